@@ -1,0 +1,1 @@
+"""VERDICT: step-wise verification of multimodal reasoning by a judge coordination game."""

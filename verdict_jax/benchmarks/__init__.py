@@ -1,0 +1,1 @@
+"""Benchmarks: each module turns published rows into Questions."""

@@ -1,0 +1,135 @@
+"""What the reasoning loop asks of a reasoner and of a panel of judges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol, TypeVar
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Float, Key
+from PIL import Image
+
+ImageSource = Path | bytes | Image.Image
+"""A picture as a file, as the bytes of a file, or decoded."""
+
+Finish = Literal["step", "eos", "length"]
+"""Why a candidate's sampling ended: the step delimiter, an end-of-chain token, the token cap."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One item to reason about.
+
+    Attributes:
+        id: unique name of the item; PRNG keys and batches are derived from it.
+        text: the question as the model reads it.
+        images: the item's pictures in the order of the prompt; may be empty.
+        choices: option texts in order (letters A, B, ... implied); empty for a free answer.
+        answer: the gold answer, None if unknown. Never shown to a reasoner or judge.
+    """
+
+    id: str
+    text: str
+    images: tuple[ImageSource, ...] = ()
+    choices: tuple[str, ...] = ()
+    answer: str | None = None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One sampled continuation of a chain.
+
+    Attributes:
+        text: the decoded step without its delimiter.
+        token_ids: the ids as sampled, delimiter and end-of-chain token included; empty for
+            reasoners that do not sample tokens.
+        logprob: sum over tokens of the model's own (temperature 1) log-probabilities, in nats.
+        sample_logprob: the same sum under the distribution sampled from.
+        finish: why sampling ended.
+    """
+
+    text: str
+    token_ids: tuple[int, ...] = ()
+    logprob: float = 0.0
+    sample_logprob: float = 0.0
+    finish: Finish = "step"
+
+
+class QuestionErrors(Exception):
+    """Some questions of a batch cannot be started; `reasons` maps their rows to one line each.
+
+    The loop records the reasons and starts the remaining questions without these rows.
+    """
+
+    def __init__(self, reasons: Mapping[int, str]) -> None:
+        super().__init__("; ".join(f"row {row}: {reason}" for row, reason in reasons.items()))
+        self.reasons = dict(reasons)
+
+
+State = TypeVar("State")
+
+
+class Reasoner(Protocol[State]):
+    """Proposes candidate next steps for a batch of questions. States are never changed in place."""
+
+    @property
+    def model_id(self) -> str:
+        """Names the weights; part of a trace and of the identity of its tree."""
+        ...
+
+    @property
+    def settings(self) -> Mapping[str, str | int | float | bool]:
+        """Every sampling setting in force, recorded in the trace (known-fault V9)."""
+        ...
+
+    def start(self, questions: Sequence[Question]) -> State:
+        """State before the first step. Raises QuestionErrors for items that cannot be read."""
+        ...
+
+    def propose(
+        self, state: State, keys: Key[jax.Array, "batch n"], final: bool
+    ) -> Sequence[Sequence[Candidate]]:
+        """n candidates per row; `final` marks the last step, which runs to the end of the chain."""
+        ...
+
+    def commit(self, state: State, steps: Sequence[Candidate | None]) -> State:
+        """Appends one step per row; None leaves the row as it is (it is finished)."""
+        ...
+
+    def take(self, state: State, rows: Sequence[int]) -> State:
+        """The state of these rows, in this order (compaction when rows finish)."""
+        ...
+
+
+class Panel(Protocol[State]):
+    """Judges that share one pass. Never sees another panel's scores."""
+
+    @property
+    def judges(self) -> tuple[str, ...]:
+        """Names of the judges, one per column of `score`."""
+        ...
+
+    @property
+    def model_id(self) -> str: ...
+
+    def start(self, questions: Sequence[Question]) -> State: ...
+
+    def score(
+        self, state: State, candidates: Sequence[Sequence[Candidate]]
+    ) -> tuple[Float[np.ndarray, "batch n judges"], Bool[np.ndarray, "batch n judges"]]:
+        """Scores in [0, 1] and a mask that is False where a judge gave no usable score."""
+        ...
+
+    def commit(self, state: State, steps: Sequence[Candidate | None]) -> State: ...
+
+    def take(self, state: State, rows: Sequence[int]) -> State: ...
+
+
+ScoreFunction = Callable[
+    [Sequence[Question], Sequence[Sequence[Candidate]], Sequence[Sequence[Candidate]]],
+    tuple[Float[np.ndarray, "batch n judges"], Bool[np.ndarray, "batch n judges"]],
+]
+"""(questions, accepted steps per row, candidates per row) -> (scores, mask)."""
