@@ -15,6 +15,9 @@ from PIL import Image
 ImageSource = Path | bytes | Image.Image
 """A picture as a file, as the bytes of a file, or decoded."""
 
+Setting = str | int | float | bool
+"""One value of a settings record."""
+
 Finish = Literal["step", "eos", "length"]
 """Why a candidate's sampling ended: the step delimiter, an end-of-chain token, the token cap."""
 
@@ -81,7 +84,7 @@ class Reasoner(Protocol[State]):
         ...
 
     @property
-    def settings(self) -> Mapping[str, str | int | float | bool]:
+    def settings(self) -> Mapping[str, Setting]:
         """Every sampling setting in force, recorded in the trace (known-fault V9)."""
         ...
 
@@ -105,7 +108,11 @@ class Reasoner(Protocol[State]):
 
 
 class Panel(Protocol[State]):
-    """Judges that share one pass. Never sees another panel's scores."""
+    """Judges that share one pass. Never sees another panel's scores.
+
+    (model_id, judges, settings) names what a panel's scores are a function of: stored scores are
+    reused by every panel that gives the same three.
+    """
 
     @property
     def judges(self) -> tuple[str, ...]:
@@ -115,12 +122,24 @@ class Panel(Protocol[State]):
     @property
     def model_id(self) -> str: ...
 
-    def start(self, questions: Sequence[Question]) -> State: ...
+    @property
+    def settings(self) -> Mapping[str, Setting]:
+        """Read-out, rubric and image visibility of each judge: all that moves a score."""
+        ...
+
+    def start(self, questions: Sequence[Question]) -> State:
+        """State before the first step. Raises QuestionErrors for items that cannot be read."""
+        ...
 
     def score(
         self, state: State, candidates: Sequence[Sequence[Candidate]]
     ) -> tuple[Float[np.ndarray, "batch n judges"], Bool[np.ndarray, "batch n judges"]]:
-        """Scores in [0, 1] and a mask that is False where a judge gave no usable score."""
+        """Scores in [0, 1] and a mask that is False where a judge gave no usable score.
+
+        Every row has the same number of candidates. One whose text is blank is nothing to judge
+        (an empty step, a repeat of an earlier candidate, a finished row): the loop ignores
+        whatever stands in its place, so a panel may skip it.
+        """
         ...
 
     def commit(self, state: State, steps: Sequence[Candidate | None]) -> State: ...
@@ -132,4 +151,5 @@ ScoreFunction = Callable[
     [Sequence[Question], Sequence[Sequence[Candidate]], Sequence[Sequence[Candidate]]],
     tuple[Float[np.ndarray, "batch n judges"], Bool[np.ndarray, "batch n judges"]],
 ]
-"""(questions, accepted steps per row, candidates per row) -> (scores, mask)."""
+"""(questions, accepted steps per row, candidates per row) -> (scores, mask); `lifting.lift` makes
+it a Panel."""
