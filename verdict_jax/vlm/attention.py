@@ -1,0 +1,74 @@
+"""Grouped-query attention over masked slots, with a float32 softmax."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int
+
+# Large and finite: a query with no key at all (padding) averages garbage instead of giving NaN.
+MASKED = -1e30
+
+# Longer query rows are attended in chunks, so that scores never take time x time memory.
+CHUNK = 512
+
+
+def _attend_chunk(
+    q: Float[jax.Array, "batch time heads head_dim"],
+    k: Float[jax.Array, "batch slots kv_heads head_dim"],
+    v: Float[jax.Array, "batch slots kv_heads head_dim"],
+    key_mask: Bool[jax.Array, "batch slots"],
+    query_slots: Int[jax.Array, "batch time"] | None,
+) -> Float[jax.Array, "batch time heads head_dim"]:
+    batch, time, heads, head_dim = q.shape
+    slots, kv_heads = k.shape[1], k.shape[2]
+    groups = heads // kv_heads
+    allowed = key_mask[:, None, :]
+    if query_slots is not None:
+        allowed = allowed & (jnp.arange(slots)[None, None, :] <= query_slots[:, :, None])
+    # The query heads of a group join the time axis: one matmul per kv head, keys never repeated.
+    grouped = q.reshape(batch, time, kv_heads, groups, head_dim).transpose(0, 2, 3, 1, 4)
+    grouped = grouped.reshape(batch, kv_heads, groups * time, head_dim)
+    scores = jnp.einsum("bkqh,bskh->bkqs", grouped, k, preferred_element_type=jnp.float32)
+    scores = scores.reshape(batch, kv_heads, groups, -1, slots) * head_dim**-0.5
+    scores = jnp.where(allowed[:, None, None, :, :], scores, MASKED)
+    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+    weights = weights.reshape(batch, kv_heads, groups * time, slots)
+    out = jnp.einsum("bkqs,bskh->bkqh", weights, v)
+    out = out.reshape(batch, kv_heads, groups, time, head_dim).transpose(0, 3, 1, 2, 4)
+    return out.reshape(batch, time, heads, head_dim)
+
+
+def attend(
+    q: Float[jax.Array, "batch time heads head_dim"],
+    k: Float[jax.Array, "batch slots kv_heads head_dim"],
+    v: Float[jax.Array, "batch slots kv_heads head_dim"],
+    key_mask: Bool[jax.Array, "batch slots"],
+    query_slots: Int[jax.Array, "batch time"] | None = None,
+) -> Float[jax.Array, "batch time heads head_dim"]:
+    """softmax(q k^T / sqrt(head_dim)) v, over the keys that `key_mask` admits.
+
+    Args:
+        q: queries; head h reads kv head h // (heads / kv_heads).
+        k: keys.
+        v: values.
+        key_mask: False for padding and empty cache slots.
+        query_slots: the slot each query stands in; it sees slots up to its own (causal). None
+            lets every query see every admitted key (vision).
+    """
+    time = q.shape[1]
+    if time <= 2 * CHUNK or time % CHUNK:
+        return _attend_chunk(q, k, v, key_mask, query_slots)
+    chunks = time // CHUNK
+
+    def split(x: jax.Array) -> jax.Array:
+        return jnp.moveaxis(x.reshape(x.shape[0], chunks, CHUNK, *x.shape[2:]), 1, 0)
+
+    if query_slots is None:
+        out = jax.lax.map(lambda chunk: _attend_chunk(chunk, k, v, key_mask, None), split(q))
+    else:
+        out = jax.lax.map(
+            lambda chunk: _attend_chunk(chunk[0], k, v, key_mask, chunk[1]),
+            (split(q), split(query_slots)),
+        )
+    return jnp.moveaxis(out, 0, 1).reshape(q.shape)

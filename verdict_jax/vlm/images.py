@@ -1,0 +1,432 @@
+"""Pictures as normalised patches in attention windows."""
+
+from __future__ import annotations
+
+import io
+import struct
+import warnings
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float32, Int32, Shaped
+from PIL import Image, ImageOps
+
+from verdict_jax.vlm.config import ConfigError, Json, VisionConfig, read_json
+from verdict_jax.vlm.inputs import PatchBatch
+
+MAX_ASPECT_RATIO = 200
+"""Longest over shortest side that the published processor accepts."""
+
+# Raster formats only: Pillow opens EPS by running Ghostscript on it.
+_FORMATS = (
+    "AVIF",
+    "BMP",
+    "DIB",
+    "GIF",
+    "ICO",
+    "JPEG",
+    "JPEG2000",
+    "MPO",
+    "PCX",
+    "PNG",
+    "PPM",
+    "SGI",
+    "TGA",
+    "TIFF",
+    "WEBP",
+)
+
+# What Pillow's decoders let through on damaged files, next to their documented OSError.
+_DECODER_ERRORS = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    EOFError,
+    AttributeError,
+    NotImplementedError,
+    AssertionError,
+    MemoryError,
+    struct.error,
+    zlib.error,
+)
+
+_DEEP_MODES = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")
+
+
+class ImageError(ValueError):
+    """One picture that cannot be used; the message names it, with the reason."""
+
+
+def load_image(source: Path | bytes | Image.Image) -> Image.Image:
+    """The picture as upright 8-bit RGB.
+
+    EXIF orientation is applied and transparency is composited on white. Grey pictures of more
+    than 8 bits are scaled, not clipped: 16-bit modes by 255/65535; modes I and F, which do not
+    declare their range, from the smallest of [0, 1] (F only), [0, 255] and [0, 65535] that holds
+    their values, else from their own minimum and maximum. Of an animation or a multi-page file
+    the first frame is read; a decoded picture is taken at its current frame and is not changed.
+
+    Args:
+        source: a file, the bytes of a file, or a decoded picture.
+
+    Raises:
+        ImageError: absent, empty, broken or truncated file, no supported raster format, no
+            pixels, more pixels than Pillow's decompression-bomb limit, values that are not finite.
+    """
+    if isinstance(source, Image.Image):
+        return _upright_rgb(source, "decoded picture")
+    name = str(source) if isinstance(source, Path) else f"picture of {len(source)} bytes"
+    if isinstance(source, Path) and not source.exists():
+        raise ImageError(f"{name}: no such file")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            file = source if isinstance(source, Path) else io.BytesIO(source)
+            with Image.open(file, formats=_FORMATS) as picture:
+                picture.load()
+                return _upright_rgb(picture, name)
+    except ImageError:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise ImageError(f"{name}: too many pixels to decode safely ({error})") from error
+    except Image.UnidentifiedImageError as error:
+        raise ImageError(f"{name}: not a picture in a supported format") from error
+    except _DECODER_ERRORS as error:
+        raise ImageError(f"{name}: cannot be decoded ({error})") from error
+
+
+def _upright_rgb(image: Image.Image, name: str) -> Image.Image:
+    if not image.width or not image.height:
+        raise ImageError(f"{name}: has no pixels ({image.width} x {image.height})")
+    try:
+        upright = ImageOps.exif_transpose(image)
+        if upright.mode in _DEEP_MODES:
+            return _scaled_grey(upright, name)
+        if upright.mode == "La":
+            upright = upright.convert("LA")
+        if upright.has_transparency_data:
+            colours = upright.convert("RGBA")
+            white = Image.new("RGBA", colours.size, "white")
+            return Image.alpha_composite(white, colours).convert("RGB")
+        return upright.convert("RGB")
+    except ImageError:
+        raise
+    except _DECODER_ERRORS as error:
+        raise ImageError(f"{name}: cannot be converted to RGB ({error})") from error
+
+
+def _scaled_grey(image: Image.Image, name: str) -> Image.Image:
+    values = np.asarray(image).astype(np.float64)
+    if not np.isfinite(values).all():
+        raise ImageError(f"{name}: holds values that are not finite")
+    low, high = 0.0, 65535.0
+    if image.mode in ("I", "F"):
+        ranges = (1.0, 255.0, 65535.0) if image.mode == "F" else (255.0, 65535.0)
+        fitting = [top for top in ranges if values.min() >= 0 and values.max() <= top]
+        low, high = (0.0, fitting[0]) if fitting else (values.min(), values.max())
+    span = high - low
+    grey = np.rint((values - low) * (255 / span)) if span else np.zeros_like(values)
+    transparent = image.info.get("transparency")
+    if isinstance(transparent, int):
+        grey[values == transparent] = 255
+    return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
+
+
+@dataclass(frozen=True)
+class ProcessedImage:
+    """One picture as the vision encoder reads it.
+
+    Attributes:
+        patches: normalised pixels (channel, time, row, column), one row per patch; the patches of
+            a merge unit are contiguous, the units stand in raster order.
+        grid: (rows, columns) of the picture in patches.
+    """
+
+    patches: Float32[np.ndarray, "patches pixels"]
+    grid: tuple[int, int]
+
+    def num_tokens(self, config: VisionConfig) -> int:
+        """Image placeholders that this picture fills: merge units of its grid."""
+        return self.grid[0] * self.grid[1] // config.merge_unit
+
+
+@dataclass(frozen=True)
+class ImageProcessor:
+    """Resizes and normalises pictures as a checkpoint was trained on them.
+
+    Attributes:
+        config: sizes of patch and merge unit.
+        min_pixels: least rows times columns after resizing.
+        max_pixels: most rows times columns after resizing.
+        resample: Pillow's filter for resizing.
+        patchify: normalises a resized picture and cuts it into patches, merge unit by merge unit.
+    """
+
+    config: VisionConfig
+    min_pixels: int
+    max_pixels: int
+    resample: Image.Resampling
+    patchify: Callable[[Image.Image], Float32[np.ndarray, "patches pixels"]]
+
+    def process(self, image: Image.Image) -> ProcessedImage:
+        """Patches of one RGB picture, as `load_image` returns it.
+
+        Raises:
+            ImageError: the picture is not RGB, has no pixels or is too elongated.
+        """
+        if image.mode != "RGB":
+            raise ImageError(f"picture in mode {image.mode}: expected RGB, see load_image")
+        patch = self.config.patch_size
+        factor = patch * self.config.spatial_merge_size
+        height, width = target_size(
+            image.height, image.width, factor, self.min_pixels, self.max_pixels
+        )
+        patches = self.patchify(image.resize((width, height), self.resample))
+        return ProcessedImage(patches, (height // patch, width // patch))
+
+
+def target_size(
+    height: int, width: int, factor: int, min_pixels: int, max_pixels: int
+) -> tuple[int, int]:
+    """(rows, columns) in pixels to which a picture is resized: multiples of `factor`.
+
+    The published `smart_resize` wherever its result keeps both bounds. It does not for elongated
+    pictures at a small `max_pixels` (31 x 6200 gives 28 x 1764 = 49,392 pixels at 15,680), where
+    rounding up to `min_pixels` passes `max_pixels`, and where a side rounds to zero; there the
+    size within the bounds is taken that distorts the picture's aspect ratio least, then the one
+    whose area is nearest to the picture's.
+
+    Raises:
+        ImageError: no pixels, or the aspect ratio is above MAX_ASPECT_RATIO.
+    """
+    if min(height, width) < 1:
+        raise ImageError(f"picture of {width} x {height}: has no pixels")
+    if max(height, width) > MAX_ASPECT_RATIO * min(height, width):
+        raise ImageError(
+            f"picture of {width} x {height}: the longer side may be at most "
+            f"{MAX_ASPECT_RATIO} times the shorter"
+        )
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+
+    rows, columns = smart_resize(height, width, factor, min_pixels, max_pixels)
+    if min(rows, columns) >= factor and min_pixels <= rows * columns <= max_pixels:
+        return rows, columns
+    unit = factor**2
+    fewest, most = max(1, -(-min_pixels // unit)), max_pixels // unit
+    row_units = np.arange(1, most + 1)
+    ideal = row_units * (width / height)
+    least_columns, most_columns = -(-fewest // row_units), most // row_units
+    column_units = np.clip(np.rint(ideal).astype(np.int64), least_columns, most_columns)
+    distortion = np.abs(np.log(column_units / ideal))
+    growth = np.abs(np.log(row_units * column_units * unit / (height * width)))
+    # a row count whose columns cannot meet both bounds is no choice
+    distortion[least_columns > most_columns] = np.inf
+    best = np.lexsort((growth, distortion))[0]
+    return int(row_units[best]) * factor, int(column_units[best]) * factor
+
+
+def load_image_processor(folder: Path, config: VisionConfig) -> ImageProcessor:
+    """The image processor of a checkpoint folder.
+
+    Reads preprocessor_config.json, or the `image_processor` of processor_config.json, where
+    transformers 5 writes it. The pixel bounds may stand as min_pixels / max_pixels at the root or
+    in `size`, or as shortest_edge / longest_edge in `size`; the root wins, as in transformers.
+    Normalising and cutting into patches is transformers' Qwen2VLImageProcessorPil, which needs no
+    torch.
+
+    Raises:
+        ConfigError: no such file, a field that is ill-typed or not supported, a patch or merge
+            size other than the model's, or bounds that no multiple of the merge unit can meet.
+    """
+    table, name = _preprocessor_table(folder)
+    for key in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
+        if table.get(key, True) is not True:
+            raise ConfigError(f"{name}: {key} = {table[key]!r} is not supported")
+    for key, expected in (
+        ("patch_size", config.patch_size),
+        ("merge_size", config.spatial_merge_size),
+        ("temporal_patch_size", config.temporal_patch_size),
+    ):
+        if table.get(key, expected) != expected:
+            raise ConfigError(
+                f"{name}: {key} is {table[key]!r}, but the model's config.json says {expected}"
+            )
+    min_pixels, max_pixels = _pixel_bounds(table, name)
+    unit = (config.patch_size * config.spatial_merge_size) ** 2
+    if max(1, -(-min_pixels // unit)) > max_pixels // unit:
+        raise ConfigError(
+            f"{name}: no picture fits between {min_pixels} and {max_pixels} pixels in whole "
+            f"merge units of {unit} pixels"
+        )
+    resample = table.get("resample", int(Image.Resampling.BICUBIC))
+    if resample not in [int(known) for known in Image.Resampling]:
+        raise ConfigError(f"{name}: resample = {resample!r} is no filter of Pillow")
+
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
+        OPENAI_CLIP_MEAN,
+        OPENAI_CLIP_STD,
+        Qwen2VLImageProcessorPil,
+    )
+
+    channels = config.in_channels
+    published = Qwen2VLImageProcessorPil(
+        do_resize=False,
+        rescale_factor=_numbers(table, "rescale_factor", [1 / 255], 1, name)[0],
+        image_mean=_numbers(table, "image_mean", OPENAI_CLIP_MEAN, channels, name),
+        image_std=_numbers(table, "image_std", OPENAI_CLIP_STD, channels, name),
+        patch_size=config.patch_size,
+        merge_size=config.spatial_merge_size,
+        temporal_patch_size=config.temporal_patch_size,
+    )
+
+    def patchify(image: Image.Image) -> Float32[np.ndarray, "patches pixels"]:
+        return np.asarray(
+            published.preprocess([image], return_tensors="np")["pixel_values"], np.float32
+        )
+
+    return ImageProcessor(
+        config, min_pixels, max_pixels, Image.Resampling(int(str(resample))), patchify
+    )
+
+
+def _preprocessor_table(folder: Path) -> tuple[dict[str, Json], str]:
+    path = folder / "preprocessor_config.json"
+    combined = folder / "processor_config.json"
+    if not path.is_file() and combined.is_file():
+        inner = read_json(combined).get("image_processor")
+        if isinstance(inner, dict):
+            return inner, f"{combined}: image_processor"
+    return read_json(path), str(path)
+
+
+def _pixel_bounds(table: dict[str, Json], name: str) -> tuple[int, int]:
+    size = table.get("size")
+    inner = size if isinstance(size, dict) else {}
+    bounds = []
+    for key, edge, default in (
+        ("min_pixels", "shortest_edge", 56 * 56),
+        ("max_pixels", "longest_edge", 28 * 28 * 1280),
+    ):
+        spelled = (table.get(key), inner.get(edge), inner.get(key), default)
+        value = next(value for value in spelled if value is not None)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ConfigError(f"{name}: {key} must be a whole number of pixels, got {value!r}")
+        bounds.append(value)
+    return bounds[0], bounds[1]
+
+
+def _numbers(
+    table: dict[str, Json], key: str, default: Sequence[float], count: int, name: str
+) -> list[float]:
+    value = table.get(key)
+    items = list(default) if value is None else value if isinstance(value, list) else [value]
+    numbers = [
+        float(item)
+        for item in items
+        if isinstance(item, int | float) and not isinstance(item, bool)
+    ]
+    if len(numbers) != len(items) or len(numbers) != count:
+        raise ConfigError(f"{name}: {key} must be {count} number(s), got {value!r}")
+    return numbers
+
+
+def num_windows(grid: tuple[int, int], config: VisionConfig) -> int:
+    """Attention windows that a picture of this patch grid is cut into."""
+    rows, columns = _window_grid(grid, config)
+    return rows * columns
+
+
+def _window_grid(grid: tuple[int, int], config: VisionConfig) -> tuple[int, int]:
+    side = config.window_units * config.spatial_merge_size
+    return -(-grid[0] // side), -(-grid[1] // side)
+
+
+def _windowed(
+    units: Shaped[np.ndarray, "unit_rows unit_columns *rest"], side: int, fill: int
+) -> Shaped[np.ndarray, "windows window_units *rest"]:
+    """Blocks of side x side units, in raster order of blocks and of units within a block."""
+    rows, columns, *rest = units.shape
+    block_rows, block_columns = -(-rows // side), -(-columns // side)
+    padding = [(0, block_rows * side - rows), (0, block_columns * side - columns)]
+    padded = np.pad(units, padding + [(0, 0)] * len(rest), constant_values=fill)
+    blocks = padded.reshape(block_rows, side, block_columns, side, *rest).swapaxes(1, 2)
+    return blocks.reshape(block_rows * block_columns, side**2, *rest)
+
+
+def pack_patches(
+    images: Sequence[ProcessedImage], config: VisionConfig, num_images: int, num_windows: int
+) -> tuple[PatchBatch, tuple[Int32[np.ndarray, "_"], ...]]:
+    """Pictures as rows of one bucket, with the place of each picture's tokens in the features.
+
+    Each patch grid is cut into windows of window_units x window_units merge units, in raster
+    order, as transformers' get_vision_window_index blocks it. A window's units stand in raster
+    order at fixed slots; the slots past the picture's edge, and the windows and images past the
+    last, are padding.
+
+    Args:
+        images: at most `num_images` pictures.
+        config: sizes of patch, merge unit and window.
+        num_images: images of the bucket.
+        num_windows: windows of the bucket, at least those of the largest picture.
+
+    Returns:
+        The batch (float32 patches, int32 positions) and, for each picture, the int32 rows of its
+        merged tokens in raster order within the encoder's features
+        [num_images * num_windows * window_units**2, width].
+
+    Raises:
+        ValueError: a picture does not fit the bucket or does not match `config`.
+    """
+    if len(images) > num_images:
+        raise ValueError(f"{len(images)} pictures do not fit a bucket of {num_images}")
+    merge, side = config.spatial_merge_size, config.window_units
+    units_per_image = num_windows * side**2
+    shape = (num_images, num_windows, config.window_slots)
+    patches = np.zeros((*shape, config.patch_dim), np.float32)
+    positions = np.zeros((*shape, 2), np.int32)
+    mask = np.zeros(shape, bool)
+    feature_index = []
+    for index, image in enumerate(images):
+        rows, columns = image.grid[0] // merge, image.grid[1] // merge
+        expected = (rows * columns * config.merge_unit, config.patch_dim)
+        if image.grid != (rows * merge, columns * merge) or image.patches.shape != expected:
+            raise ValueError(
+                f"picture {index}: patches {image.patches.shape} of grid {image.grid} do not "
+                f"match a merge size of {merge} and {config.patch_dim} pixels a patch"
+            )
+        block_rows, block_columns = _window_grid(image.grid, config)
+        count = block_rows * block_columns
+        if count > num_windows:
+            raise ValueError(f"picture {index}: {count} windows do not fit {num_windows}")
+        grid = (rows, columns, config.merge_unit)
+        window_shape = (count, config.window_slots)
+        patches[index, :count] = _windowed(
+            image.patches.reshape(*grid, config.patch_dim), side, 0
+        ).reshape(*window_shape, config.patch_dim)
+        positions[index, :count] = _windowed(
+            _patch_positions(rows, columns, merge), side, 0
+        ).reshape(*window_shape, 2)
+        mask[index, :count] = _windowed(np.ones(grid, bool), side, 0).reshape(window_shape)
+        tokens = np.arange(rows * columns, dtype=np.int32).reshape(rows, columns)
+        slots = _windowed(tokens, side, -1).reshape(-1)
+        places = np.empty(rows * columns, np.int32)
+        filled = slots >= 0
+        places[slots[filled]] = np.flatnonzero(filled)
+        feature_index.append(places + np.int32(index * units_per_image))
+    return PatchBatch(patches, positions, mask), tuple(feature_index)
+
+
+def _patch_positions(
+    rows: int, columns: int, merge: int
+) -> Int32[np.ndarray, "unit_rows unit_columns merge_unit 2"]:
+    """(row, column) of every patch, merge unit by merge unit."""
+    row, column, inner_row, inner_column = np.indices((rows, columns, merge, merge), np.int32)
+    places = np.stack([row * merge + inner_row, column * merge + inner_column], axis=-1)
+    return places.reshape(rows, columns, merge**2, 2)
