@@ -19,6 +19,8 @@ def _attend_chunk(
     v: Float[jax.Array, "batch slots kv_heads head_dim"],
     key_mask: Bool[jax.Array, "batch slots"],
     query_slots: Int[jax.Array, "batch time"] | None,
+    query_segments: Int[jax.Array, "batch time"] | None,
+    key_segments: Int[jax.Array, "batch slots"] | None,
 ) -> Float[jax.Array, "batch time heads head_dim"]:
     batch, time, heads, head_dim = q.shape
     slots, kv_heads = k.shape[1], k.shape[2]
@@ -26,6 +28,9 @@ def _attend_chunk(
     allowed = key_mask[:, None, :]
     if query_slots is not None:
         allowed = allowed & (jnp.arange(slots)[None, None, :] <= query_slots[:, :, None])
+    if query_segments is not None and key_segments is not None:
+        keys, queries = key_segments[:, None, :], query_segments[:, :, None]
+        allowed = allowed & ((keys == 0) | (keys == queries))
     # The query heads of a group join the time axis: one matmul per kv head, keys never repeated.
     grouped = q.reshape(batch, time, kv_heads, groups, head_dim).transpose(0, 2, 3, 1, 4)
     grouped = grouped.reshape(batch, kv_heads, groups * time, head_dim)
@@ -45,6 +50,7 @@ def attend(
     v: Float[jax.Array, "batch slots kv_heads head_dim"],
     key_mask: Bool[jax.Array, "batch slots"],
     query_slots: Int[jax.Array, "batch time"] | None = None,
+    segments: Int[jax.Array, "batch time"] | None = None,
 ) -> Float[jax.Array, "batch time heads head_dim"]:
     """softmax(q k^T / sqrt(head_dim)) v, over the keys that `key_mask` admits.
 
@@ -55,20 +61,22 @@ def attend(
         key_mask: False for padding and empty cache slots.
         query_slots: the slot each query stands in; it sees slots up to its own (causal). None
             lets every query see every admitted key (vision).
+        segments: where keys are the queries' own tokens, several continuations of one prefix can
+            share a row: segment 0 is the prefix, seen by all; any other sees itself and it.
     """
     time = q.shape[1]
     if time <= 2 * CHUNK or time % CHUNK:
-        return _attend_chunk(q, k, v, key_mask, query_slots)
+        return _attend_chunk(q, k, v, key_mask, query_slots, segments, segments)
     chunks = time // CHUNK
 
     def split(x: jax.Array) -> jax.Array:
         return jnp.moveaxis(x.reshape(x.shape[0], chunks, CHUNK, *x.shape[2:]), 1, 0)
 
-    if query_slots is None:
-        out = jax.lax.map(lambda chunk: _attend_chunk(chunk, k, v, key_mask, None), split(q))
-    else:
-        out = jax.lax.map(
-            lambda chunk: _attend_chunk(chunk[0], k, v, key_mask, chunk[1]),
-            (split(q), split(query_slots)),
-        )
+    def optional(x: jax.Array | None) -> jax.Array | None:
+        return None if x is None else split(x)
+
+    out = jax.lax.map(
+        lambda chunk: _attend_chunk(chunk[0], k, v, key_mask, chunk[1], chunk[2], segments),
+        (split(q), optional(query_slots), optional(segments)),
+    )
     return jnp.moveaxis(out, 0, 1).reshape(q.shape)

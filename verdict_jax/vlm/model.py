@@ -64,6 +64,7 @@ def forward_hidden(
     params: Params,
     inputs: ModelInputs,
     features: Float[Array, "images units width"] | None = None,
+    segments: Int[Array, "batch time"] | None = None,
     remat: bool = False,
 ) -> Float[jax.Array, "batch time width"]:
     """Final hidden states (after the last norm) of whole rows, without a cache.
@@ -73,6 +74,7 @@ def forward_hidden(
         params: its parameters.
         inputs: token rows, padded on either side.
         features: of `encode_images`; None where no row holds a picture.
+        segments: several continuations of one prefix in a row; see `attention.attend`.
         remat: recompute each layer in the backward pass instead of storing it.
     """
     ends = bind_ends(config.text, params["text"])
@@ -81,11 +83,12 @@ def forward_hidden(
     batch, time = inputs.tokens.shape
     slots = jnp.broadcast_to(jnp.arange(time)[None, :], (batch, time))
     key_mask = jnp.asarray(inputs.mask)
+    segments = None if segments is None else jnp.asarray(segments)
 
     def layer(x: jax.Array, layer_params: Params) -> tuple[jax.Array, None]:
         block = bind_layer(config.text, layer_params)
         q, k, v = block.project(x, cos, sin)
-        return block.complete(x, attend(q, k, v, key_mask, slots)), None
+        return block.complete(x, attend(q, k, v, key_mask, slots, segments)), None
 
     body: Callable[[jax.Array, Params], tuple[jax.Array, None]] = layer
     x, _ = jax.lax.scan(jax.checkpoint(body) if remat else body, x, params["text"]["layers"])
@@ -97,11 +100,19 @@ def forward(
     params: Params,
     inputs: ModelInputs,
     features: Float[Array, "images units width"] | None = None,
+    segments: Int[Array, "batch time"] | None = None,
     remat: bool = False,
 ) -> Float[jax.Array, "batch time vocab"]:
     """Logits of whole rows in float32; arguments as `forward_hidden`."""
-    hidden = forward_hidden(config, params, inputs, features, remat)
-    return _head(config.text, bind_ends(config.text, params["text"]), hidden)
+    hidden = forward_hidden(config, params, inputs, features, segments, remat)
+    return logits_of(config, params, hidden)
+
+
+def logits_of(
+    config: Config, params: Params, hidden: Float[Array, "*batch width"]
+) -> Float[jax.Array, "*batch vocab"]:
+    """Logits in float32 of final hidden states (of all positions, or of the few that matter)."""
+    return _head(config.text, bind_ends(config.text, params["text"]), jnp.asarray(hidden))
 
 
 def _run_cached(

@@ -214,7 +214,8 @@ def decode(
             config, params, cache, tokens[:, None], live[:, None], unroll=True
         )
 
-        def put(array: jax.Array, value: jax.Array) -> jax.Array:
+        def put(array: Array, value: jax.Array) -> jax.Array:
+            array = jnp.asarray(array)
             return array.at[:, step].set(jnp.where(live, value, array[:, step]))
 
         so_far = Completion(
