@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 import jax
 import numpy as np
@@ -75,6 +75,7 @@ class QuestionErrors(Exception):
 State = TypeVar("State")
 
 
+@runtime_checkable
 class Reasoner(Protocol[State]):
     """Proposes candidate next steps for a batch of questions. States are never changed in place."""
 
@@ -107,6 +108,7 @@ class Reasoner(Protocol[State]):
         ...
 
 
+@runtime_checkable
 class Panel(Protocol[State]):
     """Judges that share one pass. Never sees another panel's scores.
 
