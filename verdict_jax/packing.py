@@ -1,0 +1,257 @@
+"""Training rows: a shared prefix followed by as many continuations as fit."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from jaxtyping import Float, Int, Int32
+from transformers import PreTrainedTokenizerFast
+
+from verdict_jax import prompts
+from verdict_jax.benchmarks.examples import JudgeExample, ReasonerExample
+from verdict_jax.vlm.buckets import bucket
+from verdict_jax.vlm.config import Config
+from verdict_jax.vlm.images import ProcessedImage, pack_patches
+from verdict_jax.vlm.inputs import Array, ModelInputs, PatchBatch
+from verdict_jax.vlm.tokenizer import (
+    Marker,
+    Message,
+    Text,
+    TokenRow,
+    encode_prompt,
+    pack_tokens,
+    render_prompt,
+    split_at_slot,
+    token_row,
+)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One picture with what is said about it.
+
+    Attributes:
+        picture: as the vision encoder reads it.
+        chains: right chains about it.
+        judgements: labelled steps about it.
+        attributes: class ids that each merged image token is to reveal through an auxiliary head,
+            in raster order; -1 is no label.
+    """
+
+    picture: ProcessedImage
+    chains: tuple[ReasonerExample, ...]
+    judgements: tuple[JudgeExample, ...]
+    attributes: Int[np.ndarray, "tokens attributes"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class PackedBatch:
+    """Arrays of one training step.
+
+    Attributes:
+        patches: the scenes' pictures.
+        inputs: token rows.
+        segments: which continuation of its row a token belongs to; 0 is the prefix.
+        predictors: flat places (row * time + column) whose next token is supervised.
+        targets: the token that each predictor is to predict.
+        weights: of each target in the loss; 0 for padding.
+        attributes: auxiliary labels of each row of the encoder's features, -1 for none.
+    """
+
+    patches: PatchBatch
+    inputs: ModelInputs
+    segments: Int[Array, "batch time"]
+    predictors: Int[Array, "targets"]
+    targets: Int[Array, "targets"]
+    weights: Float[Array, "targets"]
+    attributes: Int[Array, "features attributes"]
+
+
+@dataclass(frozen=True)
+class _Continuation:
+    """Ids behind a prefix; the last `supervised` of them are predicted."""
+
+    ids: Int32[np.ndarray, "time"]
+    supervised: int
+    weight: float
+
+
+@dataclass(frozen=True)
+class _Row:
+    tokens: TokenRow
+    segments: Int32[np.ndarray, "time"]
+    predictors: list[int]
+    weights: list[float]
+
+
+REPLIES: dict[prompts.ReadOut, tuple[str, str]] = {
+    "digits": (prompts.DIGITS[0], prompts.DIGITS[-1]),
+    "yes_no": prompts.YES_NO,
+    "verbal": ("0.1", "0.9"),
+}
+"""What a judge is trained to reply to a broken step and to a sound one."""
+
+
+# A world's sentences and frames are few and each is encoded thousands of times.
+@functools.lru_cache(maxsize=100_000)
+def _plain(tokenizer: PreTrainedTokenizerFast, text: str) -> Int32[np.ndarray, "time"]:
+    return encode_prompt(tokenizer, (Text(text),))
+
+
+@functools.lru_cache(maxsize=1_000)
+def _frame(
+    tokenizer: PreTrainedTokenizerFast, config: Config, system: str, with_image: bool
+) -> tuple[Int32[np.ndarray, "prefix"], Int32[np.ndarray, "closing"]]:
+    """What stands before a user turn's text, and what closes the turn."""
+    content = (Marker.IMAGE, Marker.SLOT) if with_image else (Marker.SLOT,)
+    messages = [Message("system", (system,)), Message("user", content)]
+    pieces = render_prompt(tokenizer, config, messages, add_generation_prompt=True)
+    prefix, closing = split_at_slot(pieces)
+    return encode_prompt(tokenizer, prefix), encode_prompt(tokenizer, closing)
+
+
+@dataclass(frozen=True)
+class Packer:
+    """Turns examples into rows of `width` tokens, in the layout that inference uses.
+
+    Attributes:
+        config: the model.
+        tokenizer: of the model.
+        width: tokens of a row.
+        judge_weight: loss weight of a judge's reply, where a chain's token has 1.
+    """
+
+    config: Config
+    tokenizer: PreTrainedTokenizerFast
+    width: int
+    judge_weight: float
+
+    def _row(
+        self,
+        prefix: TokenRow,
+        continuations: Iterable[_Continuation],
+    ) -> _Row:
+        """The prefix with the continuations that fit; positions restart behind the prefix."""
+        ids, positions = [prefix.tokens], [prefix.positions]
+        segments = [np.zeros(len(prefix.tokens), np.int32)]
+        predictors: list[int] = []
+        weights: list[float] = []
+        length = len(prefix.tokens)
+        for number, continuation in enumerate(continuations, start=1):
+            size = len(continuation.ids)
+            if length + size > self.width:
+                break
+            ids.append(continuation.ids)
+            steps = prefix.next_position + np.arange(size, dtype=np.int32)
+            positions.append(np.broadcast_to(steps, (3, size)))
+            segments.append(np.full(size, number, np.int32))
+            length += size
+            predictors += range(length - continuation.supervised - 1, length - 1)
+            weights += [continuation.weight] * continuation.supervised
+        tokens = np.concatenate(ids)
+        feature_ids = np.full(len(tokens), -1, np.int32)
+        feature_ids[: len(prefix.feature_ids)] = prefix.feature_ids
+        row = TokenRow(tokens, np.concatenate(positions, axis=1), feature_ids, 0)
+        return _Row(row, np.concatenate(segments), predictors, weights)
+
+    def chain_row(self, scene: Scene, feature_index: Int32[np.ndarray, "_"]) -> _Row:
+        """The scene's chains behind one picture, every token of each supervised."""
+        prefix, closing = _frame(
+            self.tokenizer, self.config, prompts.reasoner_system(), with_image=True
+        )
+        end = np.array([self.config.eos_token_ids[0]], np.int32)
+
+        def continuation(example: ReasonerExample) -> _Continuation:
+            question = prompts.question_text(example.question.text, example.question.choices)
+            chain = np.concatenate([_plain(self.tokenizer, prompts.chain_text(example.steps)), end])
+            ids = np.concatenate([_plain(self.tokenizer, question), closing, chain])
+            return _Continuation(ids, len(chain), 1.0)
+
+        row = token_row(prefix, self.config, [scene.picture.grid], [feature_index])
+        return self._row(row, map(continuation, scene.chains))
+
+    def judge_row(
+        self,
+        judge: prompts.JudgeName,
+        read_out: prompts.ReadOut,
+        examples: Sequence[JudgeExample],
+        picture: tuple[ProcessedImage, Int32[np.ndarray, "_"]] | None,
+    ) -> _Row:
+        """Steps under one rubric, the reply to each supervised.
+
+        Args:
+            judge: whose rubric.
+            read_out: how it replies.
+            examples: labelled steps, all about `picture` where the judge sees one.
+            picture: with its rows in the image features; None for a judge without.
+        """
+        system = prompts.judge_system(prompts.RUBRICS[judge], read_out)
+        prefix, closing = _frame(
+            self.tokenizer, self.config, system, with_image=picture is not None
+        )
+
+        def continuation(example: JudgeExample) -> _Continuation:
+            question = prompts.question_text(example.question.text, example.question.choices)
+            steps = [*example.accepted, example.candidate]
+            parts = [_plain(self.tokenizer, prompts.judge_opening(question))]
+            parts += [_plain(self.tokenizer, prompts.judge_step(step)) for step in steps]
+            reply = _plain(self.tokenizer, REPLIES[read_out][example.verdict.good(judge)])
+            ids = np.concatenate([*parts, closing, reply])
+            return _Continuation(ids, len(reply), self.judge_weight)
+
+        grids, index = ([picture[0].grid], [picture[1]]) if picture else ([], [])
+        return self._row(token_row(prefix, self.config, grids, index), map(continuation, examples))
+
+    def pack(self, scenes: Sequence[Scene], read_out: prompts.ReadOut) -> PackedBatch:
+        """One batch: per scene a row of chains and one of visual judgements; per two scenes one
+        row of logical and one of contextual judgements, which see no picture.
+
+        Args:
+            scenes: pictures of one grid size, an even number.
+            read_out: how the judges of this batch reply.
+
+        Raises:
+            ValueError: an odd number of scenes.
+        """
+        if len(scenes) % 2:
+            raise ValueError(f"scenes come in pairs, got {len(scenes)}")
+        pictures = [scene.picture for scene in scenes]
+        side = self.config.vision.window_units * self.config.vision.spatial_merge_size
+        windows = max(-(-p.grid[0] // side) * -(-p.grid[1] // side) for p in pictures)
+        patches, feature_index = pack_patches(pictures, self.config.vision, len(scenes), windows)
+        rows = []
+        for scene, index in zip(scenes, feature_index, strict=True):
+            rows.append(self.chain_row(scene, index))
+            seen = (scene.picture, index)
+            rows.append(self.judge_row("visual", read_out, scene.judgements, seen))
+        for first, second in zip(scenes[::2], scenes[1::2], strict=True):
+            both = first.judgements + second.judgements
+            rows.append(self.judge_row("logical", read_out, both, None))
+            rows.append(self.judge_row("contextual", read_out, both[::-1], None))
+        inputs = pack_tokens(
+            [row.tokens for row in rows], len(rows), self.width, self.config.pad_token_id
+        )
+        segments = np.zeros((len(rows), self.width), np.int32)
+        places: list[int] = []
+        weights: list[float] = []
+        for number, row in enumerate(rows):
+            segments[number, : len(row.segments)] = row.segments
+            places += [number * self.width + column for column in row.predictors]
+            weights += row.weights
+        size = bucket(len(places), minimum=self.width * len(rows) // 3)
+        predictors = np.zeros(size, np.int32)
+        predictors[: len(places)] = places
+        padded = np.zeros(size, np.float32)
+        padded[: len(places)] = weights
+        units = patches.mask.shape[1] * self.config.vision.window_units**2
+        attributes = np.full((len(scenes) * units, scenes[0].attributes.shape[1]), -1, np.int32)
+        for scene, index in zip(scenes, feature_index, strict=True):
+            attributes[index] = scene.attributes
+        flat = np.asarray(inputs.tokens).reshape(-1)
+        targets = flat[np.minimum(predictors + 1, flat.size - 1)]
+        return PackedBatch(patches, inputs, segments, predictors, targets, padded, attributes)
