@@ -41,7 +41,8 @@ def vision_table(
     patch's row, the second with its column; theta 10000. Float32, as the published code rotates.
     """
     frequencies = inverse_frequencies(config.head_dim // 2, 10000.0)
-    angles = jnp.asarray(positions).astype(jnp.float32)[..., None] * frequencies
+    places = jnp.asarray(positions).astype(jnp.float32)[..., None]
+    angles = places * frequencies[None, None, None, None, :]
     angles = angles.reshape(*angles.shape[:-2], -1)
     return jnp.cos(angles), jnp.sin(angles)
 

@@ -1,0 +1,161 @@
+"""Pictures of a batch encoded once, for all who read them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import numpy as np
+from jaxtyping import Float, Int32
+from PIL import Image
+
+from verdict_jax.vlm.buckets import bucket
+from verdict_jax.vlm.config import Config
+from verdict_jax.vlm.images import (
+    ImageError,
+    ImageProcessor,
+    ProcessedImage,
+    load_image,
+    num_windows,
+    pack_patches,
+)
+from verdict_jax.vlm.model import encode_images
+from verdict_jax.vlm.parameters import Params
+
+ImageSource = Path | bytes | Image.Image
+
+encode_patches = jax.jit(encode_images, static_argnames="config")
+"""The vision tower on one bucket of pictures."""
+
+
+class PictureErrors(ValueError):
+    """Rows whose pictures cannot be used; `reasons` maps each to one line."""
+
+    def __init__(self, reasons: Mapping[int, str]) -> None:
+        super().__init__("; ".join(f"row {row}: {reason}" for row, reason in reasons.items()))
+        self.reasons = dict(reasons)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One picture among the features of a batch.
+
+    Attributes:
+        grid: (rows, columns) in patches.
+        feature_index: the rows of its merged tokens in the flattened features.
+    """
+
+    grid: tuple[int, int]
+    feature_index: Int32[np.ndarray, "tokens"]
+
+
+@dataclass(frozen=True)
+class EncodedPictures:
+    """The pictures of a batch of rows.
+
+    Attributes:
+        features: of the vision tower; None where no row has a picture.
+        rows: each row's pictures, in order.
+    """
+
+    features: Float[jax.Array, "images units width"] | None
+    rows: tuple[tuple[Picture, ...], ...]
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    features: Float[jax.Array, "images units width"]
+    pictures: Mapping[str, Picture]
+
+
+class PictureMemo:
+    """The features of the last few batches, by what the pictures show.
+
+    An entry is a function of its batch alone, so a hit and a miss give the same bits.
+    """
+
+    def __init__(self, capacity: int = 2) -> None:
+        self._capacity = capacity
+        self._entries: OrderedDict[tuple[str, ...], _Encoded] = OrderedDict()
+
+    def get(self, batch: tuple[str, ...]) -> _Encoded | None:
+        """The batch's entry, which becomes the youngest."""
+        if batch in self._entries:
+            self._entries.move_to_end(batch)
+        return self._entries.get(batch)
+
+    def put(self, batch: tuple[str, ...], encoded: _Encoded) -> None:
+        """Stores an entry; the eldest goes when there are too many."""
+        self._entries[batch] = encoded
+        while len(self._entries) > self._capacity:
+            self._entries.popitem(last=False)
+
+
+def encode_pictures(
+    config: Config,
+    params: Params,
+    processor: ImageProcessor,
+    memo: PictureMemo,
+    rows: Sequence[Sequence[ImageSource]],
+) -> EncodedPictures:
+    """Reads, processes and encodes the pictures of a batch, unless `memo` knows the batch.
+
+    A picture that stands in several rows is encoded once. The bucket is that of the number of
+    pictures with repeats, so that it does not depend on which of them are alike.
+
+    Raises:
+        PictureErrors: rows with a picture that cannot be read or processed.
+    """
+    reasons: dict[int, str] = {}
+    images: dict[str, Image.Image] = {}
+    digests: list[list[str]] = []
+    for row, sources in enumerate(rows):
+        digests.append([])
+        for source in sources:
+            try:
+                image = load_image(source)
+            except ImageError as error:
+                reasons[row] = str(error)
+                break
+            digest = hashlib.sha256(repr(image.size).encode() + image.tobytes()).hexdigest()
+            images[digest] = image
+            digests[row].append(digest)
+    batch = tuple(digest for row in digests for digest in row)
+    encoded = None if reasons else memo.get(batch)
+    if encoded is None and images:
+        processed: dict[str, ProcessedImage] = {}
+        unusable: dict[str, str] = {}
+        for digest, image in images.items():
+            try:
+                processed[digest] = processor.process(image)
+            except ImageError as error:
+                unusable[digest] = str(error)
+        for row, names in enumerate(digests):
+            for reason in [unusable[name] for name in names if name in unusable]:
+                reasons.setdefault(row, reason)
+        if not reasons:
+            encoded = _encode(config, params, processed, len(batch))
+            memo.put(batch, encoded)
+    if reasons:
+        raise PictureErrors(reasons)
+    if encoded is None:
+        return EncodedPictures(None, ((),) * len(rows))
+    pictures = tuple(tuple(encoded.pictures[digest] for digest in row) for row in digests)
+    return EncodedPictures(encoded.features, pictures)
+
+
+def _encode(
+    config: Config, params: Params, processed: Mapping[str, ProcessedImage], count: int
+) -> _Encoded:
+    windows = max(num_windows(image.grid, config.vision) for image in processed.values())
+    patches, feature_index = pack_patches(
+        list(processed.values()), config.vision, bucket(count), bucket(windows)
+    )
+    features = encode_patches(config, params, patches)
+    grids = [image.grid for image in processed.values()]
+    pictures = map(Picture, grids, feature_index)
+    return _Encoded(features, dict(zip(processed, pictures, strict=True)))
