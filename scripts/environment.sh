@@ -1,4 +1,4 @@
-# Sourced by the scripts beside it: sets root and python, and keeps .venv up to date.
+# Sourced by the scripts beside it: keeps .venv up to date; sets root, venv and python.
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 venv=$root/.venv
@@ -6,34 +6,31 @@ python=$venv/bin/python
 
 # Prints the first Python that is new enough and can make a virtual environment.
 find_python() {
-    local candidate found="" version too_old="" no_venv=""
-    for candidate in python3.11 python3.12 python3.13 python3.14 python3 python \
-        /usr/bin/python3.11 /usr/bin/python3; do
-        # Asked rather than parsed: a version manager's shim is on PATH for every version it
-        # has ever installed, and fails when run.
-        version=$("$candidate" -c \
-            'import sys; print("%d.%d %d" % (*sys.version_info[:2], sys.version_info >= (3, 11)))' \
-            2>/dev/null) || continue
-        if [ "${version#* }" != 1 ]; then
-            too_old=${version% *}
-        elif ! "$candidate" -c 'import ensurepip, venv' 2>/dev/null; then
-            no_venv=${version% *}
-        else
-            found=$candidate
-            break
-        fi
+    local name candidate version too_old="" no_venv=""
+    for name in python3.11 python3.12 python3.13 python3.14 python3 python; do
+        # Every one on PATH, and asked rather than parsed: a version manager's shim may stand
+        # before the system's Python and fail when run.
+        while read -r candidate; do
+            version=$("$candidate" -c 'import sys
+print("%d.%d %d" % (*sys.version_info[:2], sys.version_info >= (3, 11)))' 2>/dev/null) || continue
+            if [ "${version#* }" != 1 ]; then
+                too_old=${version% *}
+            elif ! "$candidate" -c 'import ensurepip, venv' >/dev/null 2>&1; then
+                no_venv=${version% *}
+            else
+                echo "$candidate"
+                return
+            fi
+        done < <(type -aP "$name")
     done
-    if [ -n "$found" ]; then
-        echo "$found"
-    elif [ -n "$no_venv" ]; then
+    if [ -n "$no_venv" ]; then
         echo "Python $no_venv cannot make virtual environments: its venv module is missing." \
             "On Debian and Ubuntu: apt-get install python$no_venv-venv" >&2
-        return 1
     else
-        echo "Python 3.11 or newer is needed; found ${too_old:-none}." \
+        echo "Python 3.11 or newer is needed, found ${too_old:-none}." \
             "On Debian and Ubuntu: apt-get install python3 python3-venv" >&2
-        return 1
     fi
+    return 1
 }
 
 # Prints what an installation rests on: the requirements, the folder that the editable install
@@ -52,7 +49,7 @@ PY
 is_installed() {
     local extra current
     [ ! -e "$venv/unfinished" ] && current=$(fingerprint) || return 1
-    for extra in "$1" test; do  # test holds all that the bare package needs
+    for extra in "$1" test; do # test holds all that the bare package needs
         [ "$(cat "$venv/installed-${extra:-package}" 2>/dev/null)" = "$current" ] && return 0
     done
     return 1
