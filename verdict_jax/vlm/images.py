@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import struct
 import warnings
 import zlib
@@ -29,7 +30,6 @@ _FORMATS = (
     "ICO",
     "JPEG",
     "JPEG2000",
-    "MPO",
     "PCX",
     "PNG",
     "PPM",
@@ -42,20 +42,20 @@ _FORMATS = (
 # What Pillow's decoders let through on damaged files, next to their documented OSError.
 _DECODER_ERRORS = (
     OSError,
+    RuntimeError,
     SyntaxError,
     ValueError,
     TypeError,
     LookupError,
     ArithmeticError,
     EOFError,
-    AttributeError,
-    NotImplementedError,
-    AssertionError,
     MemoryError,
     struct.error,
     zlib.error,
 )
 
+
+# Grey values wider than 8 bits, which Pillow's own conversion to RGB clips.
 _DEEP_MODES = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")
 
 
@@ -79,47 +79,49 @@ def load_image(source: Path | bytes | Image.Image) -> Image.Image:
         ImageError: absent, empty, broken or truncated file, no supported raster format, no
             pixels, more pixels than Pillow's decompression-bomb limit, values that are not finite.
     """
-    if isinstance(source, Image.Image):
-        return _upright_rgb(source, "decoded picture")
-    name = str(source) if isinstance(source, Path) else f"picture of {len(source)} bytes"
-    if isinstance(source, Path) and not source.exists():
-        raise ImageError(f"{name}: no such file")
+    if isinstance(source, Path):
+        name = str(source)
+        if not source.exists():
+            raise ImageError(f"{name}: no such file")
+    else:
+        decoded = isinstance(source, Image.Image)
+        name = "decoded picture" if decoded else f"picture of {len(source)} bytes"
+    upright = _decode(source, name)
+    if not upright.width or not upright.height:
+        raise ImageError(f"{name}: has no pixels ({upright.width} x {upright.height})")
+    if upright.mode in _DEEP_MODES:
+        return _scaled_grey(upright, name)
+    try:
+        if upright.mode == "La":
+            upright = upright.convert("LA")
+        if not upright.has_transparency_data:
+            return upright.convert("RGB")
+        colours = upright.convert("RGBA")
+    except ValueError as error:
+        raise ImageError(f"{name}: mode {upright.mode} has no RGB form ({error})") from error
+    white = Image.new("RGBA", colours.size, "white")
+    return Image.alpha_composite(white, colours).convert("RGB")
+
+
+def _decode(source: Path | bytes | Image.Image, name: str) -> Image.Image:
+    """A copy of the picture as decoded, with its EXIF orientation applied."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             warnings.simplefilter("error", Image.DecompressionBombWarning)
+            if isinstance(source, Image.Image):
+                return ImageOps.exif_transpose(source)
             file = source if isinstance(source, Path) else io.BytesIO(source)
             with Image.open(file, formats=_FORMATS) as picture:
+                # EXIF may stand behind the pixels
                 picture.load()
-                return _upright_rgb(picture, name)
-    except ImageError:
-        raise
+                return ImageOps.exif_transpose(picture)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise ImageError(f"{name}: too many pixels to decode safely ({error})") from error
     except Image.UnidentifiedImageError as error:
         raise ImageError(f"{name}: not a picture in a supported format") from error
     except _DECODER_ERRORS as error:
         raise ImageError(f"{name}: cannot be decoded ({error})") from error
-
-
-def _upright_rgb(image: Image.Image, name: str) -> Image.Image:
-    if not image.width or not image.height:
-        raise ImageError(f"{name}: has no pixels ({image.width} x {image.height})")
-    try:
-        upright = ImageOps.exif_transpose(image)
-        if upright.mode in _DEEP_MODES:
-            return _scaled_grey(upright, name)
-        if upright.mode == "La":
-            upright = upright.convert("LA")
-        if upright.has_transparency_data:
-            colours = upright.convert("RGBA")
-            white = Image.new("RGBA", colours.size, "white")
-            return Image.alpha_composite(white, colours).convert("RGB")
-        return upright.convert("RGB")
-    except ImageError:
-        raise
-    except _DECODER_ERRORS as error:
-        raise ImageError(f"{name}: cannot be converted to RGB ({error})") from error
 
 
 def _scaled_grey(image: Image.Image, name: str) -> Image.Image:
@@ -199,9 +201,9 @@ def target_size(
 
     The published `smart_resize` wherever its result keeps both bounds. It does not for elongated
     pictures at a small `max_pixels` (31 x 6200 gives 28 x 1764 = 49,392 pixels at 15,680), where
-    rounding up to `min_pixels` passes `max_pixels`, and where a side rounds to zero; there the
-    size within the bounds is taken that distorts the picture's aspect ratio least, then the one
-    whose area is nearest to the picture's.
+    rounding up to `min_pixels` passes `max_pixels`, and where a side rounds to zero. There we take
+    the size within the bounds whose sides are nearest, as logarithms, to those of the picture
+    scaled into the bounds at its own aspect ratio.
 
     Raises:
         ImageError: no pixels, or the aspect ratio is above MAX_ASPECT_RATIO.
@@ -220,15 +222,15 @@ def target_size(
         return rows, columns
     unit = factor**2
     fewest, most = max(1, -(-min_pixels // unit)), max_pixels // unit
+    area = min(max(height * width / unit, fewest), most)
+    ideal_rows, ideal_columns = math.sqrt(area * height / width), math.sqrt(area * width / height)
     row_units = np.arange(1, most + 1)
-    ideal = row_units * (width / height)
-    least_columns, most_columns = -(-fewest // row_units), most // row_units
-    column_units = np.clip(np.rint(ideal).astype(np.int64), least_columns, most_columns)
-    distortion = np.abs(np.log(column_units / ideal))
-    growth = np.abs(np.log(row_units * column_units * unit / (height * width)))
+    least, greatest = -(-fewest // row_units), most // row_units
+    column_units = np.clip(round(ideal_columns), least, greatest)
+    distance = np.hypot(np.log(row_units / ideal_rows), np.log(column_units / ideal_columns))
     # a row count whose columns cannot meet both bounds is no choice
-    distortion[least_columns > most_columns] = np.inf
-    best = np.lexsort((growth, distortion))[0]
+    distance[least > greatest] = np.inf
+    best = int(distance.argmin())
     return int(row_units[best]) * factor, int(column_units[best]) * factor
 
 
@@ -269,11 +271,8 @@ def load_image_processor(folder: Path, config: VisionConfig) -> ImageProcessor:
     if resample not in [int(known) for known in Image.Resampling]:
         raise ConfigError(f"{name}: resample = {resample!r} is no filter of Pillow")
 
-    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
-        OPENAI_CLIP_MEAN,
-        OPENAI_CLIP_STD,
-        Qwen2VLImageProcessorPil,
-    )
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+    from transformers.utils.constants import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
     channels = config.in_channels
     published = Qwen2VLImageProcessorPil(
@@ -405,21 +404,18 @@ def pack_patches(
         count = block_rows * block_columns
         if count > num_windows:
             raise ValueError(f"picture {index}: {count} windows do not fit {num_windows}")
-        grid = (rows, columns, config.merge_unit)
-        window_shape = (count, config.window_slots)
-        patches[index, :count] = _windowed(
-            image.patches.reshape(*grid, config.patch_dim), side, 0
-        ).reshape(*window_shape, config.patch_dim)
-        positions[index, :count] = _windowed(
-            _patch_positions(rows, columns, merge), side, 0
-        ).reshape(*window_shape, 2)
-        mask[index, :count] = _windowed(np.ones(grid, bool), side, 0).reshape(window_shape)
+        pixels = image.patches.reshape(rows, columns, config.merge_unit, config.patch_dim)
+        places = _patch_positions(rows, columns, merge)
+        real = np.ones((rows, columns, config.merge_unit), bool)
+        patches[index, :count] = _windowed(pixels, side, 0).reshape(count, *shape[2:], -1)
+        positions[index, :count] = _windowed(places, side, 0).reshape(count, *shape[2:], 2)
+        mask[index, :count] = _windowed(real, side, 0).reshape(count, *shape[2:])
         tokens = np.arange(rows * columns, dtype=np.int32).reshape(rows, columns)
         slots = _windowed(tokens, side, -1).reshape(-1)
-        places = np.empty(rows * columns, np.int32)
         filled = slots >= 0
-        places[slots[filled]] = np.flatnonzero(filled)
-        feature_index.append(places + np.int32(index * units_per_image))
+        index_of_token = np.empty(rows * columns, np.int32)
+        index_of_token[slots[filled]] = np.flatnonzero(filled) + index * units_per_image
+        feature_index.append(index_of_token)
     return PatchBatch(patches, positions, mask), tuple(feature_index)
 
 
