@@ -1,0 +1,43 @@
+"""Questions of the PyPI package easy-vqa 1.0 (MIT): 64x64 pictures of one coloured shape."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import easy_vqa
+
+from verdict_jax.protocols import Question
+
+Split = Literal["train", "test"]
+
+ANSWERS = tuple(sorted(easy_vqa.get_answers()))
+"""The 13 answers: yes, no, 8 colours, 3 shapes."""
+
+
+def load(split: Split) -> tuple[Question, ...]:
+    """All questions of a split, in the order of the published file.
+
+    The id is `easy-vqa/<split>/<row of the file>`; the picture's number is its file's stem.
+    """
+    if split == "train":
+        texts, answers, pictures = easy_vqa.get_train_questions()
+        paths = easy_vqa.get_train_image_paths()
+    else:
+        texts, answers, pictures = easy_vqa.get_test_questions()
+        paths = easy_vqa.get_test_image_paths()
+    rows = zip(texts, answers, pictures, strict=True)
+    return tuple(
+        Question(
+            id=f"easy-vqa/{split}/{row}",
+            text=text,
+            images=(Path(paths[picture]),),
+            answer=answer,
+        )
+        for row, (text, answer, picture) in enumerate(rows)
+    )
+
+
+def is_correct(answer: str | None, gold: str) -> bool:
+    """Exact match after lower-casing and stripping; an answer that was not found is wrong."""
+    return answer is not None and answer.strip().lower() == gold.strip().lower()
