@@ -1,0 +1,37 @@
+"""What `import verdict_jax` offers, what it loads."""
+
+import subprocess
+import sys
+
+import pytest
+
+import verdict_jax
+
+
+def test_import_loads_neither_models_nor_imaging():
+    heavy = ("flax", "transformers", "tokenizers", "optax", "torch", "PIL", "verdict_jax.vlm")
+    program = (
+        "import sys, verdict_jax\n"
+        "verdict_jax.solve, verdict_jax.rules.RULES\n"
+        f"print([name for name in {heavy!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+def test_every_exported_name_exists():
+    assert set(verdict_jax.__all__) <= set(dir(verdict_jax))
+    for name in verdict_jax.__all__:
+        assert getattr(verdict_jax, name) is not None
+
+
+def test_lazy_names_are_the_objects_of_their_modules():
+    from verdict_jax import protocols
+
+    assert verdict_jax.Question is protocols.Question
+    assert verdict_jax.Panel is protocols.Panel
+
+
+def test_unknown_names_are_attribute_errors():
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = verdict_jax.no_such_name
