@@ -9,7 +9,10 @@ from verdict_jax import rules
 from verdict_jax.equilibrium import Equilibrium, solve
 
 if TYPE_CHECKING:
+    from verdict_jax.lifting import lift
     from verdict_jax.protocols import Candidate, Panel, Question, QuestionErrors, Reasoner
+    from verdict_jax.reasoning import Reasoned, reason
+    from verdict_jax.trace import Trace
 
 # Loaded when first asked for: what lives in these modules brings imaging or model libraries along.
 _LAZY = {
@@ -17,7 +20,11 @@ _LAZY = {
     "Panel": "verdict_jax.protocols",
     "Question": "verdict_jax.protocols",
     "QuestionErrors": "verdict_jax.protocols",
+    "Reasoned": "verdict_jax.reasoning",
     "Reasoner": "verdict_jax.protocols",
+    "Trace": "verdict_jax.trace",
+    "lift": "verdict_jax.lifting",
+    "reason": "verdict_jax.reasoning",
 }
 
 __all__ = [
@@ -26,7 +33,11 @@ __all__ = [
     "Panel",
     "Question",
     "QuestionErrors",
+    "Reasoned",
     "Reasoner",
+    "Trace",
+    "lift",
+    "reason",
     "rules",
     "solve",
 ]
