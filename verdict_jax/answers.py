@@ -77,16 +77,20 @@ _ARTICLES = ("a", "an", "the")
 _WRAPPING = string.whitespace + "*_`\"'“”‘’$"
 
 
+_Form = Literal["mark", "prose", "choose"]
+
+
 @dataclass(frozen=True)
 class _Declaration:
     """A span of text that says what the answer is.
 
     Attributes:
         form: "mark" for a label, a box or a tag; "prose" for a sentence; "choose" for "I choose".
-        content: what follows, up to the end of its line, its closing mark or the next declaration.
+        content: what follows, up to the end of its line (of the next line if the label stands
+            alone), its closing mark or the next declaration. Never blank.
     """
 
-    form: Literal["mark", "prose", "choose"]
+    form: _Form
     content: str
 
 
@@ -167,7 +171,7 @@ def is_correct(question: Question, chain: str) -> bool:
 
 def _declarations(text: str) -> list[_Declaration]:
     """All declarations in the order of the text."""
-    spans: list[tuple[int, int, int | None, Literal["mark", "prose", "choose"]]] = []
+    spans: list[tuple[int, int, int | None, _Form]] = []
     tags = list(_TAG.finditer(text))
     for opening, closing in zip(tags, tags[1:], strict=False):
         if not opening[1] and closing[1]:
@@ -177,12 +181,14 @@ def _declarations(text: str) -> list[_Declaration]:
         end = closed.get(match.end() - 1)
         if end is not None:
             spans.append((match.start(), match.end(), end, "mark"))
-    spans += [(m.start(), m.end(), None, "mark") for m in _LABEL.finditer(text)]
+    for match in _LABEL.finditer(text):
+        spans.append((match.start(), match.end(), None, "mark"))
     for match in _PROSE.finditer(text):
         sentence = _STOP.split(text[max(0, match.start() - 200) : match.start()])[-1]
         if not _CONDITION.search(sentence.rsplit("\n", 1)[-1]):
             spans.append((match.start(), match.end(), None, "prose"))
-    spans += [(m.start(), m.end(), None, "choose") for m in _CHOOSE.finditer(text)]
+    for match in _CHOOSE.finditer(text):
+        spans.append((match.start(), match.end(), None, "choose"))
     spans.sort(key=lambda span: span[0])
 
     borders = sorted([span[0] for span in spans] + [tag.start() for tag in tags])
@@ -192,14 +198,11 @@ def _declarations(text: str) -> list[_Declaration]:
             border += 1
         limit = borders[border] if border < len(borders) else len(text)
         limit = min(limit if end is None else min(end, limit), begin + MAX_CONTENT)
-        content = text[begin:limit]
-        declarations.append(_Declaration(form, content if end is not None else _line(content)))
+        content = text[begin:limit].strip(_WRAPPING)
+        if content:
+            content = content if end is not None else content.split("\n", 1)[0]
+            declarations.append(_Declaration(form, content))
     return declarations
-
-
-def _line(content: str) -> str:
-    """The rest of the line or, where a label stands alone, the next line that is not blank."""
-    return content.lstrip(_WRAPPING).split("\n", 1)[0]
 
 
 def _braces(text: str) -> dict[int, int]:

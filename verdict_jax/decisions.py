@@ -7,11 +7,13 @@ from functools import partial
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Float, Shaped, UInt32
+from jaxtyping import Bool, Float, Key, Shaped
 
 from verdict_jax.equilibrium import MIN_JUDGES, Equilibrium, solve
-from verdict_jax.keys import Array, Word, item_hashes, rule_keys
+from verdict_jax.keys import rule_keys
 from verdict_jax.rules import RULES, RuleParameters, Verdict
+
+Array = jax.Array | np.ndarray
 
 ROWS_PER_CALL = 32
 """Rows of a compiled call; fewer are padded, more take several. So a rule is compiled once for
@@ -46,22 +48,19 @@ def decide(
     Raises:
         ValueError: shapes that do not fit, as the rule and `solve` say.
     """
-    hashes = item_hashes(items)
-    parts = [
-        jax.device_get(
-            _decide(
-                rule,
-                _padded(scores[start : start + ROWS_PER_CALL]),
-                _padded(judge_mask[start : start + ROWS_PER_CALL]),
-                _padded(candidate_mask[start : start + ROWS_PER_CALL]),
-                parameters,
-                np.uint32(seed),
-                _padded(hashes[start : start + ROWS_PER_CALL]),
-                np.uint32(step),
-            )
+    parts = []
+    for start in range(0, len(scores), ROWS_PER_CALL):
+        stop = start + ROWS_PER_CALL
+        ids = [*items[start:stop], *[""] * (stop - len(items))]
+        part = _decide(
+            rule,
+            _padded(scores[start:stop]),
+            _padded(judge_mask[start:stop]),
+            _padded(candidate_mask[start:stop]),
+            parameters,
+            rule_keys(seed, ids, step),
         )
-        for start in range(0, len(scores), ROWS_PER_CALL)
-    ]
+        parts.append(jax.device_get(part))
     return jax.tree.map(lambda *part: np.concatenate(part)[: len(scores)], *parts)
 
 
@@ -72,11 +71,8 @@ def _decide(
     judge_mask: Bool[Array, "batch n m"],
     candidate_mask: Bool[Array, "batch n"],
     parameters: RuleParameters,
-    seed: UInt32[Word, ""],
-    items: UInt32[Array, " batch"],
-    step: UInt32[Word, ""],
+    keys: Key[jax.Array, " batch"],
 ) -> tuple[Verdict, Equilibrium | None]:
-    keys = rule_keys(seed, items, step)
     verdicts = jax.vmap(RULES[rule], in_axes=(0, 0, 0, None, 0))(
         scores, judge_mask, candidate_mask, parameters, keys
     )

@@ -14,7 +14,7 @@ import types
 from collections.abc import Mapping
 from typing import Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+Json = None | bool | int | float | str | list | dict
 Record = TypeVar("Record")
 
 _JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -12,19 +11,16 @@ import numpy as np
 from jaxtyping import Key, UInt32
 
 Array = jax.Array | np.ndarray
-Word = jax.Array | np.ndarray | np.uint32
+
+ROWS_PER_CALL = 64
+"""Keys of a compiled call; fewer are padded, more take several. So one compilation serves all."""
 
 # Two streams, so that the sampling of a step and its rule's draw are independent.
 _SAMPLING, _RULE = 0, 1
 
 
-def item_hashes(items: Sequence[str]) -> UInt32[np.ndarray, " batch"]:
-    """32 bits that stand for each item's id in keys: crc32 of its UTF-8 form."""
-    return np.array([zlib.crc32(item.encode()) for item in items], np.uint32)
-
-
 def sampling_keys(seed: int, items: Sequence[str], step: int, n: int) -> Key[jax.Array, "batch n"]:
-    """Keys of a step's candidates, folded from (seed, item's id, step, candidate).
+    """Keys of a step's candidates, folded from (seed, 0, crc32 of the id, step, candidate).
 
     Args:
         seed: in [0, 2**32).
@@ -32,27 +28,51 @@ def sampling_keys(seed: int, items: Sequence[str], step: int, n: int) -> Key[jax
         step: 0 for the first.
         n: candidates per row.
     """
-    return _candidate_keys(np.uint32(seed), item_hashes(items), np.uint32(step), n)
+    hashes = _hashes(items)
+    words = np.zeros((len(items), n, 4), np.uint32)
+    words[..., 0] = _SAMPLING
+    words[..., 1] = hashes[:, None]
+    words[..., 2] = step
+    words[..., 3] = np.arange(n)
+    data = _fold(seed, words.reshape(-1, 4))
+    return jax.random.wrap_key_data(jnp.asarray(data.reshape(len(items), n, data.shape[-1])))
 
 
-def rule_keys(
-    seed: UInt32[Word, ""], items: UInt32[Array, " batch"], step: UInt32[Word, ""]
-) -> Key[jax.Array, " batch"]:
-    """Keys of a rule's draws in one step, folded from (seed, item's hash, step)."""
-    return jax.vmap(_item_key, in_axes=(None, None, 0, None))(seed, _RULE, items, step)
+def rule_keys(seed: int, items: Sequence[str], step: int) -> Key[jax.Array, " batch"]:
+    """Keys of a rule's draws in one step, folded from (seed, 1, crc32 of the id, step, 0)."""
+    words = np.zeros((len(items), 4), np.uint32)
+    words[:, 0] = _RULE
+    words[:, 1] = _hashes(items)
+    words[:, 2] = step
+    return jax.random.wrap_key_data(jnp.asarray(_fold(seed, words)))
 
 
-@partial(jax.jit, static_argnames="n")
-def _candidate_keys(
-    seed: UInt32[Word, ""], items: UInt32[Array, " batch"], step: UInt32[Word, ""], n: int
-) -> Key[jax.Array, "batch n"]:
-    keys = jax.vmap(_item_key, in_axes=(None, None, 0, None))(seed, _SAMPLING, items, step)
-    fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
-    return jax.vmap(fold, in_axes=(0, None))(keys, jnp.arange(n))
+def _hashes(items: Sequence[str]) -> UInt32[np.ndarray, " batch"]:
+    return np.array([zlib.crc32(item.encode()) for item in items], np.uint32)
 
 
-def _item_key(
-    seed: UInt32[Word, ""], stream: int, item: UInt32[Word, ""], step: UInt32[Word, ""]
-) -> Key[jax.Array, ""]:
-    key = jax.random.fold_in(jax.random.key(seed), stream)
-    return jax.random.fold_in(jax.random.fold_in(key, item), step)
+def _fold(
+    seed: int, words: UInt32[np.ndarray, "rows depth"]
+) -> UInt32[np.ndarray, "rows key_words"]:
+    """Key data of jax.random.key(seed) with each row's words folded in, one after the other."""
+    parts = []
+    for start in range(0, len(words), ROWS_PER_CALL):
+        rows = words[start : start + ROWS_PER_CALL]
+        padded = np.pad(rows, [(0, ROWS_PER_CALL - len(rows)), (0, 0)])
+        parts.append(np.asarray(_fold_rows(np.uint32(seed), padded))[: len(rows)])
+    return np.concatenate(parts)
+
+
+@jax.jit
+def _fold_rows(
+    seed: UInt32[Array | np.uint32, ""],
+    words: UInt32[Array, "rows depth"],
+) -> UInt32[jax.Array, "rows key_words"]:
+    def row_key(row: UInt32[Array, " depth"]) -> UInt32[jax.Array, " key_words"]:
+        # A scan, because XLA takes seconds over each unrolled hash.
+        key, _ = jax.lax.scan(
+            lambda key, word: (jax.random.fold_in(key, word), None), jax.random.key(seed), row
+        )
+        return jax.random.key_data(key)
+
+    return jax.vmap(row_key)(words)

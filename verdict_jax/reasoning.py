@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
 from verdict_jax.answers import extract_choice, final_answer
 from verdict_jax.decisions import decide
 from verdict_jax.equilibrium import MIN_JUDGES, Equilibrium
-from verdict_jax.keys import Array, sampling_keys
+from verdict_jax.keys import sampling_keys
 from verdict_jax.lanes import Lane, Participant, catch_up, open_lane, pack, packed
 from verdict_jax.protocols import Candidate, Panel, Question, Reasoner
 from verdict_jax.rules import RULES, RuleParameters, Verdict
@@ -431,7 +432,7 @@ def _step(walk: _Walk, plan: _Plan, final: bool, decided: _Decided, cost: StepCo
     )
 
 
-def _numbers(values: Float[Array, " k"]) -> tuple[float | None, ...]:
+def _numbers(values: Float[jax.Array | np.ndarray, " k"]) -> tuple[float | None, ...]:
     return tuple(None if math.isnan(value) else value for value in np.asarray(values).tolist())
 
 
