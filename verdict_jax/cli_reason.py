@@ -1,0 +1,296 @@
+"""The subcommands that reason about pictures: `verdict run`, `verdict demo`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from verdict_jax.command import Command, UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from verdict_jax.protocols import Panel, Question
+    from verdict_jax.reasoner import VLMReasoner
+    from verdict_jax.trace import Trace
+    from verdict_jax.vlm.checkpoint import VLM
+
+RuleName = Literal[
+    "verdict",
+    "no_rejection",
+    "no_selection",
+    "raw_average",
+    "raw_average_variance",
+    "mean",
+    "min",
+    "max",
+    "majority",
+    "variance",
+    "weighted_mean",
+    "weighted_mean_filtered",
+    "random",
+    "first",
+]
+"""The keys of `rules.RULES`, spelled out so that --help lists them without loading jax."""
+
+DEMO_ITEMS = ("easy-vqa/test/0", "easy-vqa/test/1")
+"""Test items on which a person sees candidates that differ and one that is rejected."""
+
+
+@dataclass(frozen=True)
+class Run(Command):
+    """Reason about a picture, step by step, and show every candidate with its judges' scores.
+
+    Per step the model samples candidate continuations; three judges score each (V: is it in the
+    picture, L: does it follow, C: is it about the question); the scores settle at the equilibrium
+    of the judges' game; a candidate is accepted if the settled mean is above tau and the
+    dispersion below epsilon; the best accepted one goes on, else the best mean - dispersion.
+
+    Without --model the small bundled model answers: it knows the world of easy-vqa only (one
+    coloured shape a picture). --model takes the folder of any Qwen2.5-VL checkpoint.
+
+    examples:
+      verdict run --image shape.png --question "what color is the shape?"
+      verdict run --image a.jpg b.jpg --question "Which is closer?" --choices "the first" "the second"
+        --model ~/models/Qwen2.5-VL-7B-Instruct --n 8 --out trace.json
+    """  # noqa: E501 - an example is one line of the terminal
+
+    image: Annotated[
+        tuple[Path, ...],
+        tyro.conf.arg(
+            metavar="FILE...", help="The picture, or several in the order of the prompt."
+        ),
+    ]
+    question: Annotated[str, tyro.conf.arg(metavar="TEXT", help="What to answer.")]
+    choices: Annotated[
+        tuple[str, ...],
+        tyro.conf.arg(
+            metavar="TEXT...",
+            help="Options, lettered A, B, ... in this order; the answer is then a letter.",
+            help_behavior_hint="(default: a free answer)",
+        ),
+    ] = ()
+    model: Annotated[
+        Path | None,
+        tyro.conf.arg(
+            metavar="DIR",
+            help="Folder of a Qwen2.5-VL checkpoint.",
+            help_behavior_hint="(default: the bundled model)",
+        ),
+    ] = None
+    judge_model: Annotated[
+        Path | None,
+        tyro.conf.arg(
+            metavar="DIR",
+            help="Folder of the judges' checkpoint.",
+            help_behavior_hint="(default: the reasoner's own model)",
+        ),
+    ] = None
+    n: Annotated[int, tyro.conf.arg(help="Candidates per step.")] = 4
+    rule: Annotated[RuleName, tyro.conf.arg(help="How a candidate is chosen.")] = "verdict"
+    tau: Annotated[float, tyro.conf.arg(help="Accepted steps have a settled mean above it.")] = 0.6
+    epsilon: Annotated[float, tyro.conf.arg(help="Accepted steps have a dispersion below it.")] = (
+        0.1
+    )
+    stubbornness: Annotated[
+        tuple[float, float, float],
+        tyro.conf.arg(
+            metavar="V L C", help="How much each judge weighs its own score against its peers'."
+        ),
+    ] = (1.5, 1.0, 0.8)
+    temperature: Annotated[float, tyro.conf.arg(help="Of the sampling; 0 is greedy.")] = 0.8
+    top_p: Annotated[float, tyro.conf.arg(help="Nucleus of the sampling; 1 keeps all.")] = 1.0
+    top_k: Annotated[int, tyro.conf.arg(help="Most likely tokens to keep; 0 keeps all.")] = 0
+    max_steps: Annotated[int, tyro.conf.arg(help="The last step runs to the end.")] = 12
+    max_tokens: Annotated[int, tyro.conf.arg(help="Cap of one step.")] = 512
+    read_out: Annotated[
+        Literal["digits", "yes_no", "verbal"],
+        tyro.conf.arg(help="How judges reply: a digit 1-5, Yes or No, a number between 0 and 1."),
+    ] = "digits"
+    seed: Annotated[int, tyro.conf.arg(help="The same seed gives the same trace.")] = 0
+    out: Annotated[
+        Path | None,
+        tyro.conf.arg(
+            metavar="FILE",
+            help="Where to write the trace as JSON.",
+            help_behavior_hint="(default: it is only shown)",
+        ),
+    ] = None
+
+    def run(self) -> None:
+        _use_compilation_cache()
+        from rich.console import Console
+
+        from verdict_jax.protocols import Question
+        from verdict_jax.vlm.sampling import SamplingSettings
+
+        try:
+            sampling = SamplingSettings(self.temperature, self.top_k, self.top_p, self.max_tokens)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        name = ",".join(path.name for path in self.image)
+        question = Question(name, self.question, self.image, self.choices)
+        console = Console()
+        with _waiting("reading the model"):
+            reasoner, panels = _participants(
+                self.model, self.judge_model, sampling, self.read_out, self.rule
+            )
+        with _waiting("reasoning (the first run compiles)"):
+            (trace,) = _traces(
+                [question], reasoner, panels, self.rule, self.n, self.seed, self.max_steps,
+                (self.tau, self.epsilon, self.stubbornness),
+            )  # fmt: skip
+        if trace.finish == "error":
+            raise UserError(f"{trace.error}; give a picture file that opens")
+        _show([trace], console)
+        if self.out is not None:
+            _write(self.out, trace)
+            console.print(f"trace: {self.out}", highlight=False)
+
+
+@dataclass(frozen=True)
+class Demo(Command):
+    """Answer two pictures of easy-vqa's test split with the bundled model; write the traces.
+
+    Shown are each picture's path and question; per step the candidates with the raw scores of the
+    judges V, L and C, where the scores settle, mean and dispersion, and whether the step was
+    accepted; then the answer beside the gold one.
+    """
+
+    out: Annotated[
+        Path, tyro.conf.arg(metavar="DIR", help="Folder for the traces, made if need be.")
+    ] = Path("runs/demo")
+    seed: Annotated[int, tyro.conf.arg(help="The same seed gives the same traces.")] = 0
+
+    def run(self) -> None:
+        _use_compilation_cache()
+        from rich.console import Console
+
+        from verdict_jax.benchmarks.easy_vqa import load
+        from verdict_jax.vlm.sampling import SamplingSettings
+
+        questions = [question for question in load("test") if question.id in DEMO_ITEMS]
+        console = Console()
+        with _waiting("reading the model"):
+            reasoner, panels = _participants(
+                None, None, SamplingSettings(max_tokens=64), "digits", "verdict"
+            )
+        with _waiting("reasoning (the first run compiles)"):
+            traces = _traces(
+                questions, reasoner, panels, "verdict", 4, self.seed, 12,
+                (0.6, 0.1, (1.5, 1.0, 0.8)),
+            )  # fmt: skip
+        _show(traces, console)
+        self.out.mkdir(parents=True, exist_ok=True)
+        for trace in traces:
+            path = self.out / f"{trace.item.replace('/', '-')}.json"
+            _write(path, trace)
+            console.print(f"trace: {path}", highlight=False)
+
+
+def _participants(
+    model: Path | None,
+    judge_model: Path | None,
+    sampling: SamplingSettings,
+    read_out: Literal["digits", "yes_no", "verbal"],
+    rule: str,
+) -> tuple[VLMReasoner, tuple[Panel, ...]]:
+    """The reasoner, with the judges that the rule reads."""
+    from dataclasses import replace
+
+    from verdict_jax.judges import DEFAULT_JUDGES, VLMPanel
+    from verdict_jax.reasoner import VLMReasoner
+    from verdict_jax.reasoning import JUDGE_FREE_RULES
+
+    vlm = _load(model)
+    judges = tuple(replace(judge, read_out=read_out) for judge in DEFAULT_JUDGES)
+    panels: tuple[Panel, ...] = ()
+    if rule not in JUDGE_FREE_RULES:
+        judge_vlm = vlm if judge_model is None else _load(judge_model)
+        try:
+            panels = (VLMPanel(judge_vlm, judges),)
+        except ValueError as error:
+            raise UserError(f"{judge_model or model}: {error}; try another --read-out") from error
+    return VLMReasoner(vlm, sampling), panels
+
+
+def _load(folder: Path | None) -> VLM:
+    from verdict_jax.bundled import bundled_checkpoint
+    from verdict_jax.vlm.checkpoint import CheckpointError, load_vlm
+
+    try:
+        return load_vlm(bundled_checkpoint() if folder is None else folder)
+    except CheckpointError as error:
+        raise UserError(str(error)) from error
+
+
+def _traces(
+    questions: Sequence[Question],
+    reasoner: VLMReasoner,
+    panels: Sequence[Panel],
+    rule: str,
+    n: int,
+    seed: int,
+    max_steps: int,
+    thresholds: tuple[float, float, tuple[float, float, float]],
+) -> tuple[Trace, ...]:
+    import jax.numpy as jnp
+
+    from verdict_jax.reasoning import reason
+    from verdict_jax.rules import RuleParameters
+
+    tau, epsilon, stubbornness = thresholds
+    try:
+        parameters = RuleParameters(jnp.array(stubbornness), tau=tau, epsilon=epsilon)
+        reasoned = reason(
+            questions, reasoner, panels, rule=rule, parameters=parameters,
+            n=n, seed=seed, max_steps=max_steps,
+        )  # fmt: skip
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    return reasoned.traces
+
+
+def _show(traces: Sequence[Trace], console: Console) -> None:
+    from verdict_jax.display import show
+
+    for trace in traces:
+        show(trace, console)
+        console.print()
+
+
+def _write(path: Path, trace: Trace) -> None:
+    """The file appears whole or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_text(trace.to_json() + "\n", encoding="utf-8")
+        os.replace(partial, path)
+    except FileNotFoundError as error:
+        raise UserError(f"{path.parent}: no such folder; make it first") from error
+
+
+def _use_compilation_cache() -> None:
+    """Compiled programs are kept in the user's cache folder: a second start is fast."""
+    # before jax is imported, so that importing it is the only place that reads these
+    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    defaults: Mapping[str, str] = {
+        "JAX_COMPILATION_CACHE_DIR": str(Path(root) / "verdict_jax"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+    }
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+
+
+@contextmanager
+def _waiting(what: str) -> Iterator[None]:
+    """Says on a terminal what is being waited for."""
+    from rich.console import Console
+
+    with Console(stderr=True).status(what):
+        yield
