@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,9 @@ from typing import Annotated, NoReturn
 
 import tyro
 
+from verdict_jax.cli_reason import Demo, Run
+from verdict_jax.command import Command, UserError
+
 PATIENCE_SECONDS = 5.0
 """A file that takes longer gets a progress bar."""
 
@@ -26,12 +28,17 @@ HELP = """\
 usage: verdict COMMAND [OPTIONS]
 
 Several judges score something and disagree. VERDICT settles their scores by the equilibrium of a
-coordination game, then accepts what they endorse and agree on.
+coordination game, then accepts what they endorse and agree on. So a vision-language model reasons
+about a picture step by step, each step sampled several times and verified before it counts.
 
 commands:
 {commands}
 
 examples:
+  verdict demo
+      answers two pictures with the bundled model and shows every step
+  verdict run --image shape.png --question "what color is the shape?"
+      the same for a picture of yours; --model takes any Qwen2.5-VL folder
   verdict solve scores.csv
       settles a table with a column per judge and prints it with the figures added
   verdict solve scores.csv --judges V L C --group question --out settled.jsonl
@@ -39,18 +46,6 @@ examples:
   verdict solve --help
       all about one command
 """
-
-
-class UserError(Exception):
-    """A mistake of the user's; the message is one line that says what and what to do."""
-
-
-class Command(ABC):
-    """A frozen dataclass of options with the code that they start."""
-
-    @abstractmethod
-    def run(self) -> None:
-        """Raises UserError; OSError for files that cannot be read or written."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +138,7 @@ class Solve(Command):
             raise UserError(str(error)) from error
 
 
-COMMANDS: Mapping[str, type[Command]] = {"solve": Solve}
+COMMANDS: Mapping[str, type[Command]] = {"demo": Demo, "run": Run, "solve": Solve}
 """What `verdict NAME` runs. A new command is an entry here."""
 
 
