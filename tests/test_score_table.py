@@ -16,7 +16,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from verdict_jax import cli, score_reader, score_table
@@ -288,6 +288,14 @@ score_text = st.sampled_from(["0.5", " 0.5 ", "5e-1", ".5", "1", "0", "", "  ", 
     mark=st.booleans(),
     out=st.sampled_from(["out.csv", "out.jsonl"]),
 )
+@example(  # csv.writer quotes a lone carriage return only if its own line end holds one.
+    rows=[("a\rb", "0.5", "1", "\r")],
+    names=["x\ry", ""],
+    delimiter=",",
+    end="\n",
+    mark=False,
+    out="out.csv",
+)
 def test_cells_survive(
     rows: list[tuple[str, str, str, str]],
     names: list[str],
@@ -471,7 +479,7 @@ def test_forms_of_a_file(name: str, text: str, tmp_path: Path) -> None:
             {"group": "g", "block": 2},
             ["row 4 (line 5), column 'g': group 'a' comes back"],
         ),
-        ("V,L\n.5,.5\n", {"stubbornness": (1.0,)}, ["--stubbornness has 1", "2 judges (V, L)"]),
+        ("V,L\n.5,.5\n", {"stubbornness": (1.0,)}, ["--stubbornness gives 1 for 2 judges (V, L)"]),
         ("V,L\n.5,.5\n", {"stubbornness": (1.0, 0.0)}, ["column 'L'", "stubbornness 0 must be"]),
         ("V,L\n.5,.5\n", {"stubbornness": (-1.0, 1.0)}, ["column 'V'", "stubbornness -1 must be"]),
         ("V,L\n.5,.5\n", {"stubbornness": (1.0, float("nan"))}, ["column 'L'", "stubbornness nan"]),

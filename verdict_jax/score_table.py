@@ -135,8 +135,10 @@ def settle_rows(
 ) -> SettledRows:
     """Settles consecutive groups of candidates in float64; `sizes` are the groups' row counts.
 
+    A candidate with an unmasked score outside [0, 1] is NaN, neither accepted nor chosen.
+
     Raises:
-        ValueError: shapes that do not fit, a score outside [0, 1] where the mask is True.
+        ValueError: shapes that do not fit, or fewer than two judges.
     """
     rows, judges = scores.shape
     settled = SettledRows(
@@ -202,7 +204,7 @@ def _stubbornness(table: ScoreTable, given: Sequence[float]) -> tuple[float, ...
         return default_stubbornness(table.judges)
     if len(given) != len(table.judges):
         raise ScoreTableError(
-            f"{table.path}: --stubbornness has {len(given)} numbers and there are "
+            f"{table.path}: --stubbornness gives {len(given)} for "
             f"{len(table.judges)} judges ({', '.join(table.judges)}); give one for each"
         )
     for judge, value in zip(table.judges, given, strict=True):
@@ -269,8 +271,7 @@ def _decisions(table: ScoreTable) -> Iterator[tuple[ScoreBlock, Int[np.ndarray, 
             yield block, np.ones(len(block), np.int64)
         return
     seen = _SeenGroups()
-    pending: list[ScoreBlock] = []  # Rows whose last group may go on.
-    starts: list[int] = []  # Where groups start in them.
+    pending: list[ScoreBlock] = []  # Rows of one group, which may go on.
     rows = 0
     for block in table.blocks:
         before = pending[-1].groups[-1] if pending else None
@@ -288,15 +289,16 @@ def _decisions(table: ScoreTable) -> Iterator[tuple[ScoreBlock, Int[np.ndarray, 
                 f"{table.path}, {block.place(row)}, column {table.group!r}: group "
                 f"{block.groups[row]!r} comes back after other groups; sort the rows by group"
             )
-        starts += [rows + row for row in fresh]
-        if fresh and starts[-1] > 0:
+        if fresh and rows + fresh[-1] > 0:
+            starts = [0] if pending else []
+            starts += [rows + row for row in fresh]
             whole = [*pending, block.part(0, fresh[-1])]
             yield joined([part for part in whole if len(part)]), np.diff(starts)
             block = block.part(fresh[-1], len(block))
-            pending, starts, rows = [], [0], 0
+            pending, rows = [], 0
         pending.append(block)
         rows += len(block)
-    yield joined(pending), np.diff([*starts, rows])
+    yield joined(pending), np.array([rows])
 
 
 def _write(
