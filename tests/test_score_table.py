@@ -727,6 +727,18 @@ def test_seen_groups_are_a_set(batches: list[list[str]]) -> None:
         assert len(seen._runs) <= 1 + np.log2(1 + len(model))
 
 
+def test_parts_of_a_block_know_their_place(tmp_path: Path) -> None:
+    path = write(tmp_path, "g,V,L\na,0,1\n\nb,1,1\nb,0,0\n")
+    with score_reader.open_scores(path, group="g") as table:
+        (block,) = table.blocks
+    part = block.part(1, 3)
+    assert [part.place(0), part.place(1)] == ["row 2 (line 4)", "row 3 (line 5)"]
+    assert (part.groups, part.scores.tolist()) == (["b", "b"], [[1.0, 1.0], [0.0, 0.0]])
+    whole = score_reader.joined([block.part(0, 1), part])
+    assert (whole.cells, whole.lines) == (block.cells, block.lines)
+    assert whole.place(2) == block.place(2) and (whole.scores == block.scores).all()
+
+
 def test_progress_reaches_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(score_reader, "BLOCK_ROWS", 512)
     path = write(tmp_path, "V,L\n" + "0.5,0.5\n" * 3000)
