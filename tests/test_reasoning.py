@@ -96,6 +96,16 @@ def test_several_panels_stand_side_by_side():
         run_script([[said("x")]], [first, second], n=1, parameters=stubborn)
 
 
+def test_one_judge_has_nothing_to_settle():
+    panel, _ = by_text({"x": (0.4,)}, ("visual",))
+    (trace,) = run_script([[said("x")]], [panel], n=1, rule="first", max_steps=1).traces
+    step = trace.steps[0]
+    assert (step.raw, step.consensus, step.mean) == (((0.4,),), ((None,),), (None,))
+    assert (step.chosen, step.failures, step.unjudged) == (0, (None,), False)
+    with pytest.raises(ValueError, match="needs at least 2 judges, got 1"):
+        run_script([[said("x")]], [panel], n=1)
+
+
 # --- failures
 
 

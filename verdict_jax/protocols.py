@@ -64,7 +64,8 @@ class Candidate:
 class QuestionErrors(Exception):
     """Some questions of a batch cannot be started; `reasons` maps their rows to one line each.
 
-    The loop records the reasons and starts the remaining questions without these rows.
+    The loop records the reasons and starts again with a readable question repeated in the place
+    of each of these rows, so that the batch keeps its shape.
     """
 
     def __init__(self, reasons: Mapping[int, str]) -> None:
