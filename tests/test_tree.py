@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verdict_jax.json_records import MalformedRecord, json_schema
+from verdict_jax.json_records import MalformedRecord, decode, json_schema
 from verdict_jax.protocols import Candidate
 from verdict_jax.tree import Node, PanelIdentity, PanelScores, Tree, columns
 
@@ -89,6 +90,12 @@ def test_settings_keep_their_types():
     tree = Tree("item", "?", "model", {"a": 1, "b": 1.0, "c": True, "d": "1"}, 0, 1)
     read = Tree.from_json(tree.to_json())
     assert [type(value) for value in read.settings.values()] == [int, float, bool, str]
+
+
+def test_a_whole_number_stays_whole_where_a_float_may_stand_too():
+    kind = dataclasses.make_dataclass("Either", [("x", float | int)], frozen=True)
+    assert type(decode(kind, {"x": 1}).x) is int
+    assert type(decode(kind, {"x": 1.0}).x) is float
 
 
 @pytest.mark.parametrize(
