@@ -19,13 +19,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import tyro
+from jaxtyping import Int, UInt8
 from PIL import Image
 
 from verdict_jax import prompts
 from verdict_jax.benchmarks.easy_vqa_language import COLORS, SHAPES
 from verdict_jax.benchmarks.easy_vqa_steps import by_picture, draw_chain, draw_judgement
-from verdict_jax.packing import PackedBatch, Packer, Scene
-from verdict_jax.supervised import Schedule, fit
+from verdict_jax.packing import PackedBatch, Packer, PictureBatch, Scene, pack_pictures
+from verdict_jax.supervised import Schedule, fit, init_params, language_loss, vision_loss
 from verdict_jax.vlm.config import Config, TextConfig, VisionConfig
 from verdict_jax.vlm.images import ImageProcessor, ProcessedImage, load_image, load_image_processor
 from verdict_jax.vlm.tokenizer import load_tokenizer
@@ -42,10 +43,11 @@ VISION = VisionConfig(
     patch_size=8,
     spatial_merge_size=2,
     temporal_patch_size=2,
-    window_size=32,
+    window_size=64,
     out_hidden_size=128,
     fullatt_block_indexes=(2,),
 )
+# One window holds a whole 64 x 64 picture: its shape may lie across any border.
 
 # Pictures of 64 x 64 pixels stay as they are, larger ones shrink to that area.
 PREPROCESSOR = {
@@ -70,16 +72,22 @@ PREPROCESSOR = {
 class Args:
     """Options of the training run."""
 
-    steps: int = 1500
-    """Updates in all."""
+    vision_steps: int = 900
+    """Updates of the vision tower alone, on the pictures' colours and kinds."""
+    pictures: int = 32
+    """Pictures of a batch of that stage."""
+    steps: int = 320
+    """Updates of the whole model, on chains and judgements."""
     scenes: int = 8
-    """Pictures of a batch."""
+    """Pictures of a batch of that stage."""
     width: int = 384
     """Tokens of a training row."""
     learning_rate: float = 2e-3
     """Of AdamW, at the plateau."""
     judge_weight: float = 5.0
     """Loss weight of a judge's reply; a token of a chain has 1."""
+    auxiliary_weight: float = 0.2
+    """Loss weight of the auxiliary heads in the second stage."""
     seed: int = 0
     """Of parameters and data."""
     checkpoints: Path = Path("checkpoints/easy_vqa")
@@ -117,36 +125,75 @@ def build_config(tokenizer_folder: Path) -> Config:
     )
 
 
-@functools.lru_cache(maxsize=20000)
-def processed(processor: ImageProcessor, path: Path, turns: int) -> ProcessedImage:
-    """A picture, mirrored and turned upside down by the two bits of `turns`."""
-    image = load_image(path)
-    if turns & 1:
-        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    if turns & 2:
-        image = image.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
-    return processor.process(image)
-
-
 @functools.cache
 def pictures() -> tuple[Path, ...]:
     """The train pictures whose content is known, in a fixed order."""
     return tuple(sorted(by_picture("train")))
 
 
+@functools.cache
+def pixels_of(path: Path) -> tuple[UInt8[np.ndarray, "rows columns 3"], tuple[slice, slice]]:
+    """A picture with the box of its shape: all that differs from the commonest colour."""
+    pixels = np.asarray(load_image(path))
+    colours, counts = np.unique(pixels.reshape(-1, 3), axis=0, return_counts=True)
+    ground = colours[counts.argmax()].astype(int)
+    rows, columns = np.nonzero(np.abs(pixels - ground).sum(axis=-1) > 30)
+    return pixels, (
+        slice(int(rows.min()), int(rows.max()) + 1),
+        slice(int(columns.min()), int(columns.max()) + 1),
+    )
+
+
+def draw_picture(
+    processor: ImageProcessor, path: Path, rng: np.random.Generator
+) -> tuple[ProcessedImage, Int[np.ndarray, "tokens 2"]]:
+    """A picture with its shape moved about, half the time mirrored; and its labels.
+
+    Colour and kind are to be told by the image token in which the shape's centre lies.
+    """
+    pixels, box = pixels_of(path)
+    shifts = [
+        int(rng.integers(-side.start, size - side.stop + 1))
+        for side, size in zip(box, pixels.shape, strict=False)
+    ]
+    pixels = np.roll(pixels, shifts, axis=(0, 1))
+    row, column = (
+        (side.start + side.stop) // 2 + shift for side, shift in zip(box, shifts, strict=True)
+    )
+    if rng.random() < 0.5:
+        pixels, column = pixels[:, ::-1], pixels.shape[1] - 1 - column
+    picture = processor.process(Image.fromarray(np.ascontiguousarray(pixels)))
+    token = VISION.patch_size * VISION.spatial_merge_size
+    content = by_picture("train")[path][0].content
+    labels = np.full((picture.num_tokens(VISION), 2), -1, np.int32)
+    place = row // token * (pixels.shape[1] // token) + column // token
+    labels[place] = COLORS.index(content.color), SHAPES.index(content.shape)
+    return picture, labels
+
+
 def draw_scene(processor: ImageProcessor, path: Path, rng: np.random.Generator) -> Scene:
     """A picture with chains and judgements about its questions."""
     items = by_picture("train")[path]
-    picture = processed(processor, path, int(rng.integers(4)))
+    picture, labels = draw_picture(processor, path, rng)
     order = rng.permutation(len(items))
-    content = items[0].content
-    labels = np.array([COLORS.index(content.color), SHAPES.index(content.shape)])
     return Scene(
         picture,
         tuple(draw_chain(items[i], rng) for i in order),
         tuple(draw_judgement(items[i], rng) for i in [*order, *order[::-1]]),
-        np.tile(labels, (picture.num_tokens(VISION), 1)),
+        labels,
     )
+
+
+def draw_paths(count: int, rng: np.random.Generator) -> list[Path]:
+    """Different train pictures."""
+    return [pictures()[i] for i in rng.choice(len(pictures()), size=count, replace=False)]
+
+
+def picture_batch(config: Config, processor: ImageProcessor, args: Args, step: int) -> PictureBatch:
+    """The data of one step of the first stage, a pure function of it."""
+    rng = np.random.default_rng((args.seed, 1, step))
+    drawn = [draw_picture(processor, path, rng) for path in draw_paths(args.pictures, rng)]
+    return pack_pictures(config, [p for p, _ in drawn], [labels for _, labels in drawn])[0]
 
 
 def read_out_of(step: int) -> prompts.ReadOut:
@@ -154,11 +201,10 @@ def read_out_of(step: int) -> prompts.ReadOut:
     return {8: "yes_no", 9: "verbal"}.get(step % 10, "digits")
 
 
-def batch_of(packer: Packer, processor: ImageProcessor, args: Args, step: int) -> PackedBatch:
-    """The data of one step, a pure function of it."""
-    rng = np.random.default_rng((args.seed, step))
-    chosen = rng.choice(len(pictures()), size=args.scenes, replace=False)
-    scenes = [draw_scene(processor, pictures()[i], rng) for i in chosen]
+def packed_batch(packer: Packer, processor: ImageProcessor, args: Args, step: int) -> PackedBatch:
+    """The data of one step of the second stage, a pure function of it."""
+    rng = np.random.default_rng((args.seed, 2, step))
+    scenes = [draw_scene(processor, path, rng) for path in draw_paths(args.scenes, rng)]
     return packer.pack(scenes, read_out_of(step))
 
 
@@ -168,19 +214,30 @@ def main(args: Args) -> None:
     (args.out / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR, indent=2) + "\n")
     processor = load_image_processor(args.out, config.vision)
     packer = Packer(config, load_tokenizer(args.out), args.width, args.judge_weight)
+    classes = (len(COLORS), len(SHAPES))
     params = fit(
-        config,
-        Schedule(args.steps, args.learning_rate),
-        (len(COLORS), len(SHAPES)),
-        lambda step: batch_of(packer, processor, args, step),
-        args.checkpoints,
-        args.seed,
+        vision_loss(config, classes),
+        init_params(config, classes, jax.random.key(args.seed)),
+        Schedule(args.vision_steps, args.learning_rate),
+        lambda step: picture_batch(config, processor, args, step),
+        args.checkpoints / "vision",
     )
+    params = fit(
+        language_loss(config, classes, args.auxiliary_weight),
+        params,
+        Schedule(args.steps, args.learning_rate),
+        lambda step: packed_batch(packer, processor, args, step),
+        args.checkpoints / "language",
+    )
+    del params["auxiliary"]
     save_checkpoint(args.out, config, jax.tree.map(lambda x: x.astype(jnp.bfloat16), params))
     size = sum(path.stat().st_size for path in args.out.iterdir())
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
-    minutes = (time.perf_counter() - started) / 60
-    print(f"{args.out}: {count:,} parameters, {size / 1e6:.2f} MB, {minutes:.1f} minutes")
+    print(
+        f"{args.out}: {count:,} parameters, {size / 1e6:.2f} MB; this run took "
+        f"{(time.perf_counter() - started) / 60:.1f} minutes, "
+        f"{time.process_time() / 60:.1f} of one core"
+    )
     shutil.rmtree(args.checkpoints)
 
 

@@ -15,7 +15,7 @@ from verdict_jax import prompts
 from verdict_jax.benchmarks.examples import JudgeExample, ReasonerExample
 from verdict_jax.vlm.buckets import bucket
 from verdict_jax.vlm.config import Config
-from verdict_jax.vlm.images import ProcessedImage, pack_patches
+from verdict_jax.vlm.images import ProcessedImage, num_windows, pack_patches
 from verdict_jax.vlm.inputs import Array, ModelInputs, PatchBatch
 from verdict_jax.vlm.tokenizer import (
     Marker,
@@ -70,6 +70,41 @@ class PackedBatch:
     targets: Int[Array, "targets"]
     weights: Float[Array, "targets"]
     attributes: Int[Array, "features attributes"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class PictureBatch:
+    """Pictures of one training step without text.
+
+    Attributes:
+        patches: the pictures.
+        attributes: auxiliary labels of each row of the encoder's features, -1 for none.
+    """
+
+    patches: PatchBatch
+    attributes: Int[Array, "features attributes"]
+
+
+def pack_pictures(
+    config: Config,
+    pictures: Sequence[ProcessedImage],
+    attributes: Sequence[Int[np.ndarray, "tokens attributes"]],
+) -> tuple[PictureBatch, tuple[Int32[np.ndarray, "_"], ...]]:
+    """Labelled pictures, with the rows of each picture's tokens in the encoder's features.
+
+    Args:
+        config: the model.
+        pictures: of one bucket; all are as wide as the largest.
+        attributes: labels of each picture's merged tokens in raster order, -1 for none.
+    """
+    windows = max(num_windows(picture.grid, config.vision) for picture in pictures)
+    patches, index = pack_patches(pictures, config.vision, len(pictures), windows)
+    units = windows * config.vision.window_units**2
+    labels = np.full((len(pictures) * units, attributes[0].shape[1]), -1, np.int32)
+    for rows, own in zip(index, attributes, strict=True):
+        labels[rows] = own
+    return PictureBatch(patches, labels), index
 
 
 @dataclass(frozen=True)
@@ -220,10 +255,11 @@ class Packer:
         """
         if len(scenes) % 2:
             raise ValueError(f"scenes come in pairs, got {len(scenes)}")
-        pictures = [scene.picture for scene in scenes]
-        side = self.config.vision.window_units * self.config.vision.spatial_merge_size
-        windows = max(-(-p.grid[0] // side) * -(-p.grid[1] // side) for p in pictures)
-        patches, feature_index = pack_patches(pictures, self.config.vision, len(scenes), windows)
+        pictures, feature_index = pack_pictures(
+            self.config,
+            [scene.picture for scene in scenes],
+            [scene.attributes for scene in scenes],
+        )
         rows = []
         for scene, index in zip(scenes, feature_index, strict=True):
             rows.append(self.chain_row(scene, index))
@@ -248,10 +284,8 @@ class Packer:
         predictors[: len(places)] = places
         padded = np.zeros(size, np.float32)
         padded[: len(places)] = weights
-        units = patches.mask.shape[1] * self.config.vision.window_units**2
-        attributes = np.full((len(scenes) * units, scenes[0].attributes.shape[1]), -1, np.int32)
-        for scene, index in zip(scenes, feature_index, strict=True):
-            attributes[index] = scene.attributes
         flat = np.asarray(inputs.tokens).reshape(-1)
         targets = flat[np.minimum(predictors + 1, flat.size - 1)]
-        return PackedBatch(patches, inputs, segments, predictors, targets, padded, attributes)
+        return PackedBatch(
+            pictures.patches, inputs, segments, predictors, targets, padded, pictures.attributes
+        )

@@ -1,11 +1,12 @@
-"""Supervised training of a small VLM on packed batches, resumable at any step."""
+"""Supervised training of a small VLM resumable at any step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +15,13 @@ import orbax.checkpoint as ocp
 from jaxtyping import Float, Int
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from verdict_jax.packing import PackedBatch
+from verdict_jax.packing import PackedBatch, PictureBatch
+from verdict_jax.vlm import model
 from verdict_jax.vlm.config import Config
-from verdict_jax.vlm.model import encode_images, forward_hidden, init_params, logits_of
+from verdict_jax.vlm.inputs import Array
 from verdict_jax.vlm.parameters import Params
+
+Batch = TypeVar("Batch")
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,6 @@ class Schedule:
         decay: share of the updates, at the end, over which the rate falls to zero.
         weight_decay: of AdamW, on matrices only.
         clip_norm: largest global norm of a gradient.
-        auxiliary_weight: of the auxiliary head's loss.
     """
 
     steps: int
@@ -40,7 +43,6 @@ class Schedule:
     decay: float = 0.3
     weight_decay: float = 0.02
     clip_norm: float = 1.0
-    auxiliary_weight: float = 0.2
 
     def optimizer(self) -> optax.GradientTransformation:
         """The optax transformation of this schedule."""
@@ -80,128 +82,139 @@ class TrainState:
     step: Int[jax.Array, ""]
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Metrics:
-    """Means over a batch: cross-entropy (nats a token), weighted; auxiliary cross-entropy."""
+Losses = dict[str, Float[jax.Array, ""]]
+"""The parts of a loss by name, in nats."""
 
-    loss: Float[jax.Array, ""]
-    auxiliary: Float[jax.Array, ""]
-    gradient_norm: Float[jax.Array, ""]
+Loss = Callable[[Params, Batch], tuple[Float[jax.Array, ""], Losses]]
+"""(params, batch) -> the loss that is minimised, and its parts."""
 
 
-def init_state(
-    config: Config, schedule: Schedule, classes: tuple[int, ...], key: jax.Array
-) -> TrainState:
-    """Random parameters, with one auxiliary head per attribute of `classes[i]` classes."""
+def init_params(config: Config, classes: Sequence[int], key: jax.Array) -> Params:
+    """Random parameters, with an auxiliary head of classes[i] classes per attribute."""
     model_key, head_key = jax.random.split(key)
-    width, total = config.text.hidden_size, sum(classes)
-    heads = 0.02 * jax.random.normal(head_key, (width, total))
-    params = {**init_params(config, model_key), "auxiliary": {"kernel": heads}}
-    state = schedule.optimizer().init(params)
-    return TrainState(params, state, jnp.zeros((), jnp.int32))
+    heads = 0.02 * jax.random.normal(head_key, (config.text.hidden_size, sum(classes)))
+    return {**model.init_params(config, model_key), "auxiliary": {"kernel": heads}}
 
 
-def loss_fn(
-    config: Config,
-    classes: tuple[int, ...],
-    auxiliary_weight: float,
+def auxiliary_loss(
     params: Params,
-    batch: PackedBatch,
-) -> tuple[Float[jax.Array, ""], tuple[Float[jax.Array, ""], Float[jax.Array, ""]]]:
-    """Weighted next-token cross-entropy plus the auxiliary heads'; both also returned apart."""
-    features = encode_images(config, params, batch.patches)
-    hidden = forward_hidden(config, params, batch.inputs, features, batch.segments)
-    flat = hidden.reshape(-1, hidden.shape[-1])
-    logits = logits_of(config, params, jnp.take(flat, batch.predictors, axis=0))
-    entropy = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)
-    loss = jnp.sum(entropy * batch.weights) / jnp.sum(batch.weights)
+    classes: Sequence[int],
+    features: Float[jax.Array, "images units width"],
+    attributes: Int[Array, "features attributes"],
+) -> Float[jax.Array, ""]:
+    """Cross-entropy of linear heads that read attributes off single image tokens.
+
+    Args:
+        params: of `init_params`.
+        classes: of each attribute.
+        features: of the vision tower.
+        attributes: class ids of each row of the flattened features, -1 for no label.
+    """
     scores = features.reshape(-1, features.shape[-1]) @ params["auxiliary"]["kernel"]
-    auxiliary = jnp.zeros(())
+    total = jnp.zeros(())
     offset = 0
     for index, count in enumerate(classes):
-        labels = jnp.asarray(batch.attributes)[:, index]
-        part = optax.softmax_cross_entropy_with_integer_labels(
+        labels = jnp.asarray(attributes)[:, index]
+        entropy = optax.softmax_cross_entropy_with_integer_labels(
             scores[:, offset : offset + count], jnp.maximum(labels, 0)
         )
         known = labels >= 0
-        auxiliary += jnp.sum(part * known) / jnp.maximum(jnp.sum(known), 1)
+        total += jnp.sum(entropy * known) / jnp.maximum(jnp.sum(known), 1)
         offset += count
-    return loss + auxiliary_weight * auxiliary, (loss, auxiliary)
+    return total
+
+
+def vision_loss(config: Config, classes: Sequence[int]) -> Loss[PictureBatch]:
+    """The auxiliary loss alone: what the vision tower can learn before there is any language."""
+
+    def loss(params: Params, batch: PictureBatch) -> tuple[jax.Array, Losses]:
+        features = model.encode_images(config, params, batch.patches)
+        auxiliary = auxiliary_loss(params, classes, features, batch.attributes)
+        return auxiliary, {"auxiliary": auxiliary}
+
+    return loss
+
+
+def language_loss(
+    config: Config, classes: Sequence[int], auxiliary_weight: float
+) -> Loss[PackedBatch]:
+    """Weighted next-token cross-entropy, plus the auxiliary loss times its weight."""
+
+    def loss(params: Params, batch: PackedBatch) -> tuple[jax.Array, Losses]:
+        features = model.encode_images(config, params, batch.patches)
+        hidden = model.forward_hidden(config, params, batch.inputs, features, batch.segments)
+        flat = hidden.reshape(-1, hidden.shape[-1])
+        logits = model.logits_of(config, params, jnp.take(flat, batch.predictors, axis=0))
+        entropy = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)
+        tokens = jnp.sum(entropy * batch.weights) / jnp.sum(batch.weights)
+        auxiliary = auxiliary_loss(params, classes, features, batch.attributes)
+        return tokens + auxiliary_weight * auxiliary, {"tokens": tokens, "auxiliary": auxiliary}
+
+    return loss
 
 
 def make_train_step(
-    config: Config, schedule: Schedule, classes: tuple[int, ...]
-) -> Callable[[TrainState, PackedBatch], tuple[TrainState, Metrics]]:
+    loss: Loss[Batch], schedule: Schedule
+) -> Callable[[TrainState, Batch], tuple[TrainState, Losses]]:
     """The jitted update; the state's buffers are donated."""
     optimizer = schedule.optimizer()
 
-    def train_step(state: TrainState, batch: PackedBatch) -> tuple[TrainState, Metrics]:
-        def loss(params: Params) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-            return loss_fn(config, classes, schedule.auxiliary_weight, params, batch)
-
-        (_, (token_loss, auxiliary)), gradient = jax.value_and_grad(loss, has_aux=True)(
-            state.params
-        )
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Losses]:
+        gradient, losses = jax.grad(loss, has_aux=True)(state.params, batch)
         updates, optimizer_state = optimizer.update(gradient, state.optimizer_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        metrics = Metrics(token_loss, auxiliary, optax.global_norm(gradient))
-        return TrainState(params, optimizer_state, state.step + 1), metrics
+        return TrainState(params, optimizer_state, state.step + 1), losses
 
     return jax.jit(train_step, donate_argnums=0)
 
 
 def fit(
-    config: Config,
+    loss: Loss[Batch],
+    params: Params,
     schedule: Schedule,
-    classes: tuple[int, ...],
-    batch_of: Callable[[int], PackedBatch],
+    batch_of: Callable[[int], Batch],
     folder: Path,
-    seed: int,
     save_every: int = 100,
     report_every: int = 50,
 ) -> Params:
-    """Trains from the newest checkpoint in `folder`, or from random parameters.
+    """Trains from the newest checkpoint in `folder`, or from `params`.
 
     Batch i is `batch_of(i)`, a pure function of i, so a killed run goes on to the same result.
 
     Args:
-        config: the model.
+        loss: what is minimised.
+        params: where a run without a checkpoint starts; their buffers are given away.
         schedule: optimiser and number of steps.
-        classes: of the auxiliary attributes.
         batch_of: the data of each step.
-        folder: checkpoints; the three newest are kept.
-        seed: of the initial parameters.
+        folder: checkpoints; the two newest are kept.
         save_every: steps between checkpoints.
         report_every: steps between printed lines.
 
     Returns:
-        The model's parameters, without the auxiliary heads.
+        The trained parameters.
     """
-    train_step = make_train_step(config, schedule, classes)
-    state = init_state(config, schedule, classes, jax.random.key(seed))
-    options = ocp.CheckpointManagerOptions(max_to_keep=3, save_interval_steps=save_every)
+    train_step = make_train_step(loss, schedule)
+    state = TrainState(params, schedule.optimizer().init(params), jnp.zeros((), jnp.int32))
+    options = ocp.CheckpointManagerOptions(max_to_keep=2)
     columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeRemainingColumn())
     with ocp.CheckpointManager(folder.resolve(), options=options) as manager:
         newest = manager.latest_step()
         if newest is not None:
             state = manager.restore(newest, args=ocp.args.StandardRestore(state))
-            print(f"resuming after step {newest}")
+            print(f"{folder}: resuming after step {newest}")
         start = int(state.step)
         with Progress(*columns) as progress, ThreadPoolExecutor(1) as drawing:
             batch = drawing.submit(batch_of, start)
-            task = progress.add_task("training", total=schedule.steps, completed=start)
-            for step in range(start, schedule.steps):
-                current, batch = batch.result(), drawing.submit(batch_of, step + 1)
-                state, metrics = train_step(state, current)
-                done = step + 1
+            task = progress.add_task(folder.name, total=schedule.steps, completed=start)
+            for done in range(start + 1, schedule.steps + 1):
+                current, batch = batch.result(), drawing.submit(batch_of, done)
+                state, losses = train_step(state, current)
                 progress.advance(task)
-                if done % report_every == 0 or done == schedule.steps:
-                    progress.console.print(
-                        f"step {done}: loss {float(metrics.loss):.4f}, "
-                        f"auxiliary {float(metrics.auxiliary):.4f}, "
-                        f"gradient norm {float(metrics.gradient_norm):.3f}"
-                    )
-                manager.save(done, args=ocp.args.StandardSave(state), force=done == schedule.steps)
+                last = done == schedule.steps
+                if done % report_every == 0 or last:
+                    parts = ", ".join(f"{name} {float(part):.4f}" for name, part in losses.items())
+                    progress.console.print(f"{folder.name} step {done}: {parts}")
+                if done % save_every == 0 or last:
+                    manager.save(done, args=ocp.args.StandardSave(state))
         manager.wait_until_finished()
-    return {name: tree for name, tree in state.params.items() if name != "auxiliary"}
+    return state.params

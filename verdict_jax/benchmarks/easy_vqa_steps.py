@@ -97,6 +97,7 @@ def items(split: Split) -> tuple[Item, ...]:
     )
 
 
+@functools.cache
 def by_picture(split: Split) -> dict[Path, tuple[Item, ...]]:
     """The items of a split under their pictures: a batch reads a picture once for all of them."""
     groups: dict[Path, list[Item]] = {}
