@@ -27,6 +27,8 @@ _READING = re.compile(
     r"(?![\w%/]|[.,][0-9])",
     re.IGNORECASE,
 )
+# What may stand between the last number of a cut reply and digits or a scale still to come.
+_UNFINISHED = re.compile(r"[ .,/]*(?:ou?|out(?: of?)?)? *")
 _THOUSANDS = re.compile(r"[-+]?[1-9][0-9]*,[0-9]{3}")
 
 
@@ -40,14 +42,16 @@ def parse_score(text: str, truncated: bool = False) -> float | None:
 
     Args:
         text: the reply.
-        truncated: the reply was cut; a number at its very end may lack digits and is not read.
+        truncated: the reply was cut; a number at its very end may lack digits or its scale, so it
+            is no score unless a percent sign closes it.
     """
     ranks: dict[int, set[float]] = {}
     for match in _READING.finditer(text):
         value = _value(match)
-        if truncated and match.end() == len(text.rstrip(".,")):
+        is_percent = match["percent"] is not None
+        if truncated and not is_percent and _UNFINISHED.fullmatch(text, match.end()):
             value = math.nan
-        scaled = match["percent"] is not None or match["top"] is not None
+        scaled = is_percent or match["top"] is not None
         rank = 2 if match["marked"] is not None else 1 if scaled else 0
         ranks.setdefault(rank, set()).add(value)
     if not ranks:
@@ -116,7 +120,7 @@ def expected_score(
         shares = np.exp(log_masses - top)
     shares /= shares.sum(axis=-1, keepdims=True)
     values = np.linspace(0, 1, log_masses.shape[-1])
-    return shares @ values, 1 - masses.sum(axis=-1)
+    return np.asarray(shares @ values), np.asarray(1 - masses.sum(axis=-1))
 
 
 def padded_spellings(

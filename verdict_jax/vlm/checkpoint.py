@@ -9,6 +9,8 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
 from transformers import PreTrainedTokenizerFast
 
 from verdict_jax.vlm.config import Config, ConfigError, load_config
@@ -78,17 +80,17 @@ def token_masks(config: Config, tokenizer: PreTrainedTokenizerFast) -> TokenMask
     size = config.text.vocab_size
     steps = step_masks(tokenizer, size)
     suppressed = jnp.asarray(suppressed_ids(config, tokenizer, size))
-    stop = jnp.zeros((size,), bool).at[jnp.array(config.eos_token_ids)].set(True)
+    stop = np.isin(np.arange(size), config.eos_token_ids)
     return TokenMasks(
         suppressed=suppressed,
-        stop=stop,
+        stop=jnp.asarray(stop),
         contains_delimiter=jnp.asarray(steps.contains_delimiter),
         ends_newline=jnp.asarray(steps.ends_newline),
         starts_newline=jnp.asarray(steps.starts_newline),
     )
 
 
-def load_vlm(folder: Path, dtype: jnp.dtype | None = None) -> VLM:
+def load_vlm(folder: Path, dtype: DTypeLike | None = None) -> VLM:
     """The checkpoint in a folder of the published format.
 
     Args:
