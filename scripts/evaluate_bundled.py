@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import jax.numpy as jnp
 import numpy as np
 import tyro
 from rich.console import Console
@@ -131,7 +132,7 @@ def judge_figures(vlm: VLM, args: Args) -> dict[str, dict[str, float]]:
 
 
 def main(args: Args) -> None:
-    vlm = load_vlm(args.model or bundled_checkpoint("easy_vqa"))
+    vlm = load_vlm(args.model or bundled_checkpoint("easy_vqa"), jnp.float32)
     answers, judges = answer_figures(vlm, args), judge_figures(vlm, args)
     console = Console()
     console.print(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from verdict_jax.reasoner import VLMReasoner
     from verdict_jax.trace import Trace
     from verdict_jax.vlm.checkpoint import VLM
+    from verdict_jax.vlm.sampling import SamplingSettings
 
 RuleName = Literal[
     "verdict",
@@ -221,11 +222,16 @@ def _participants(
 
 
 def _load(folder: Path | None) -> VLM:
+    import jax.numpy as jnp
+
     from verdict_jax.bundled import bundled_checkpoint
     from verdict_jax.vlm.checkpoint import CheckpointError, load_vlm
 
     try:
-        return load_vlm(bundled_checkpoint() if folder is None else folder)
+        if folder is None:
+            # bfloat16 is for the file's size; processors compute float32 faster
+            return load_vlm(bundled_checkpoint(), jnp.float32)
+        return load_vlm(folder)
     except CheckpointError as error:
         raise UserError(str(error)) from error
 
