@@ -76,10 +76,11 @@ def with_template(folder: Path, template: str | None) -> Path:
 
 
 def small_folder(folder: Path, template: str | None) -> Path:
-    """A byte-level BPE of six letters and the three vision tokens, which loads at once."""
+    """A byte-level BPE of six letters, the vision tokens and one that begins like another."""
     tokenizer = Tokenizer(BPE({letter: id for id, letter in enumerate("aq01Ċ ")}, []))
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<|vision_start|>", "<|vision_end|>", "<|image_pad|>"])
+    vision = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
+    tokenizer.add_special_tokens([*vision, "<|image_pad|>+"])
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {} if template is None else {"chat_template": template}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
@@ -153,7 +154,7 @@ PROSE = st.lists(
                 "日本",
                 "🙂",
             ),
-            *("<|im_end|>", "<|image_pad|>", "<tool_call>", "<|", "|>", "\t", "\r\n", "é"),
+            *("<|im_end|>", "<|image_pad|>", "<tool_call>", "<|", "|>", "\t", "\r\n", "e\u0301"),
         ]
     ),
     max_size=12,
@@ -341,6 +342,9 @@ def test_a_tokenizer_without_normalizer_pre_tokenizer_or_pad(tmp_path):
     pieces = render_prompt(tokenizer, SMALL_CONFIG, messages)
     assert encode_prompt(tokenizer, pieces).tolist() == [6, 8, 7, 2, 3, 0]
     assert encode_prompt(tokenizer, []).shape == (0,)
+    text = "a<|image_pad|>+0<|image_pad|>"
+    longest = encode_prompt(tokenizer, [Control(text)]).tolist()
+    assert longest == tokenizer.encode(text) == [0, 9, 2, 8]
     assert step_masks(tokenizer, 12).ends_newline.tolist() == [False] * 4 + [True] + [False] * 7
     suppressed = suppressed_ids(replace(SMALL_CONFIG, video_token_id=8), tokenizer, 12)
     assert suppressed.tolist() == [False] * 6 + [True] * 6
