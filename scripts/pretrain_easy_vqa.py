@@ -78,6 +78,8 @@ class Args:
     """Pictures of a batch of that stage."""
     steps: int = 320
     """Updates of the whole model, on chains and judgements."""
+    judging_steps: int = 400
+    """Updates of a third stage like the second, with more weight on the judgements."""
     scenes: int = 8
     """Pictures of a batch of that stage."""
     width: int = 384
@@ -85,7 +87,9 @@ class Args:
     learning_rate: float = 2e-3
     """Of AdamW, at the plateau."""
     judge_weight: float = 5.0
-    """Loss weight of a judge's reply; a token of a chain has 1."""
+    """Loss weight of a judge's reply in the second stage; a token of a chain has 1."""
+    judging_weight: float = 20.0
+    """The same in the third stage."""
     auxiliary_weight: float = 0.2
     """Loss weight of the auxiliary heads in the second stage."""
     seed: int = 0
@@ -201,9 +205,11 @@ def read_out_of(step: int) -> prompts.ReadOut:
     return {8: "yes_no", 9: "verbal"}.get(step % 10, "digits")
 
 
-def packed_batch(packer: Packer, processor: ImageProcessor, args: Args, step: int) -> PackedBatch:
-    """The data of one step of the second stage, a pure function of it."""
-    rng = np.random.default_rng((args.seed, 2, step))
+def packed_batch(
+    packer: Packer, processor: ImageProcessor, args: Args, stage: int, step: int
+) -> PackedBatch:
+    """The data of one step of the second or third stage, a pure function of it."""
+    rng = np.random.default_rng((args.seed, stage, step))
     scenes = [draw_scene(processor, path, rng) for path in draw_paths(args.scenes, rng)]
     return packer.pack(scenes, read_out_of(step))
 
@@ -213,7 +219,7 @@ def main(args: Args) -> None:
     config = build_config(args.out)
     (args.out / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR, indent=2) + "\n")
     processor = load_image_processor(args.out, config.vision)
-    packer = Packer(config, load_tokenizer(args.out), args.width, args.judge_weight)
+    tokenizer = load_tokenizer(args.out)
     classes = (len(COLORS), len(SHAPES))
     params = fit(
         vision_loss(config, classes),
@@ -222,13 +228,19 @@ def main(args: Args) -> None:
         lambda step: picture_batch(config, processor, args, step),
         args.checkpoints / "vision",
     )
-    params = fit(
-        language_loss(config, classes, args.auxiliary_weight),
-        params,
-        Schedule(args.steps, args.learning_rate),
-        lambda step: packed_batch(packer, processor, args, step),
-        args.checkpoints / "language",
+    stages = (
+        (2, "language", args.steps, args.judge_weight),
+        (3, "judging", args.judging_steps, args.judging_weight),
     )
+    for stage, name, steps, judge_weight in stages:
+        packer = Packer(config, tokenizer, args.width, judge_weight)
+        params = fit(
+            language_loss(config, classes, args.auxiliary_weight),
+            params,
+            Schedule(steps, args.learning_rate),
+            functools.partial(packed_batch, packer, processor, args, stage),
+            args.checkpoints / name,
+        )
     del params["auxiliary"]
     save_checkpoint(args.out, config, jax.tree.map(lambda x: x.astype(jnp.bfloat16), params))
     size = sum(path.stat().st_size for path in args.out.iterdir())

@@ -88,6 +88,8 @@ def proposed() -> list[list[Candidate]]:
         ("Of 3 claims the rating is 90%", 0.9),
         ("9/10 as 2 of 3 hold", 0.9),
         ("0.8, or 80%", 0.8),
+        ("2/3 hold; score 0.9", 0.9),
+        ("Rating: 0.9 (100% sure)", 0.9),
         ("It is 0.8, 0.8!", 0.8),
         ("8", None),
         ("80", None),

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import orbax.checkpoint as ocp
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, PyTree
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from verdict_jax.packing import PackedBatch, PictureBatch
@@ -56,7 +56,7 @@ class Schedule:
             [self.warmup, self.steps - falling],
         )
 
-        def matrices(params: Params) -> Params:
+        def matrices(params: Params) -> PyTree[bool]:
             return jax.tree.map(lambda leaf: leaf.ndim > 1, params)
 
         return optax.chain(

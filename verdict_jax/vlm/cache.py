@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
 from verdict_jax.vlm.config import TextConfig
@@ -35,7 +36,7 @@ class KVCache:
         return self.k.shape[2]
 
 
-def init_cache(config: TextConfig, batch: int, slots: int, dtype: jnp.dtype) -> KVCache:
+def init_cache(config: TextConfig, batch: int, slots: int, dtype: DTypeLike) -> KVCache:
     """An empty cache with room for `slots` tokens a row."""
     shape = (config.num_hidden_layers, batch, slots, config.num_key_value_heads, config.head_dim)
     zeros = jnp.zeros((batch,), jnp.int32)

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-Json = bool | int | float | str | None | list["Json"] | dict[str, "Json"]
+Json = object
+"""A parsed JSON value: readers narrow it (a recursive alias is beyond run-time type checkers)."""
 
 ARCHITECTURE = "Qwen2_5_VLForConditionalGeneration"
 
@@ -159,7 +160,7 @@ def _vision_config(fields: _Fields) -> VisionConfig:
         intermediate_size=fields.integer("intermediate_size"),
         num_heads=fields.integer("num_heads"),
         # the 2024 releases spell it in_chans
-        in_channels=fields.integer("in_channels", 3),
+        in_channels=fields.integer("in_channels", fields.integer("in_chans", 3)),
         patch_size=fields.integer("patch_size"),
         spatial_merge_size=fields.integer("spatial_merge_size"),
         temporal_patch_size=fields.integer("temporal_patch_size"),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Float
 
 
 class RMSNorm(nnx.Module):
     """x / rms(x) * scale; the statistics in float32, the product in x's dtype (as published)."""
 
-    def __init__(self, width: int, eps: float, dtype: jnp.dtype) -> None:
+    def __init__(self, width: int, eps: float, dtype: DTypeLike) -> None:
         self.scale = nnx.Param(jnp.ones((width,), dtype))
         self.eps = eps
 
@@ -24,7 +25,7 @@ class RMSNorm(nnx.Module):
 class Dense(nnx.Module):
     """x @ kernel + bias on flattened rows (one 2-D matmul is faster on CPU than a batched one)."""
 
-    def __init__(self, width: int, out: int, bias: bool, dtype: jnp.dtype, rngs: nnx.Rngs) -> None:
+    def __init__(self, width: int, out: int, bias: bool, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         self.linear = nnx.Linear(width, out, use_bias=bias, param_dtype=dtype, rngs=rngs)
 
     def __call__(self, x: Float[jax.Array, "*batch width"]) -> Float[jax.Array, "*batch out"]:
@@ -35,7 +36,7 @@ class GatedMLP(nnx.Module):
     """down(silu(gate(x)) * up(x))."""
 
     def __init__(
-        self, width: int, hidden: int, bias: bool, dtype: jnp.dtype, rngs: nnx.Rngs
+        self, width: int, hidden: int, bias: bool, dtype: DTypeLike, rngs: nnx.Rngs
     ) -> None:
         self.gate_proj = Dense(width, hidden, bias, dtype, rngs)
         self.up_proj = Dense(width, hidden, bias, dtype, rngs)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Int
 
 from verdict_jax.vlm import vision
@@ -18,7 +19,7 @@ from verdict_jax.vlm.rope import text_table
 from verdict_jax.vlm.text import DecoderEnds, bind_ends, bind_layer, init_text
 
 
-def init_params(config: Config, key: jax.Array, dtype: jnp.dtype = jnp.float32) -> Params:
+def init_params(config: Config, key: jax.Array, dtype: DTypeLike = jnp.float32) -> Params:
     """Random parameters of both towers: {"vision": ..., "text": ...}."""
     vision_key, text_key = jax.random.split(key)
     return {
@@ -40,7 +41,8 @@ def _embed(
     features: Float[Array, "images units width"] | None,
     feature_ids: Int[Array, "batch time"] | None,
 ) -> Float[jax.Array, "batch time width"]:
-    embedded = ends.embed_tokens(jnp.asarray(tokens))
+    # nnx.Embed would cast to the dtype it was built with, whatever the parameters hold.
+    embedded = jnp.take(ends.embed_tokens.embedding[...], jnp.asarray(tokens), axis=0)
     if features is None or feature_ids is None:
         return embedded
     flat = features.reshape(-1, features.shape[-1]).astype(embedded.dtype)

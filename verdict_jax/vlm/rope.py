@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
 from verdict_jax.vlm.config import TextConfig, VisionConfig
@@ -18,7 +19,7 @@ def inverse_frequencies(dim: int, theta: float) -> Float[np.ndarray, "half_dim"]
 
 
 def text_table(
-    config: TextConfig, positions: Int[Array, "3 batch time"], dtype: jnp.dtype
+    config: TextConfig, positions: Int[Array, "3 batch time"], dtype: DTypeLike
 ) -> tuple[Float[jax.Array, "batch time half"], Float[jax.Array, "batch time half"]]:
     """Cosines and sines of M-RoPE.
 

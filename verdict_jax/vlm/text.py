@@ -7,6 +7,7 @@ import functools
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Float
 
 from verdict_jax.vlm.config import TextConfig
@@ -20,7 +21,7 @@ EMBEDDING_STD = 0.02  # initializer_range of the published configs
 class DecoderLayer(nnx.Module):
     """One block, split where the cache stands: `project` before it, `complete` after it."""
 
-    def __init__(self, config: TextConfig, dtype: jnp.dtype, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: TextConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         width, head_dim = config.hidden_size, config.head_dim
         self.head_dim = head_dim
         self.input_layernorm = RMSNorm(width, config.rms_norm_eps, dtype)
@@ -63,7 +64,7 @@ class DecoderLayer(nnx.Module):
 class DecoderEnds(nnx.Module):
     """What stands before and after the stacked layers."""
 
-    def __init__(self, config: TextConfig, dtype: jnp.dtype, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: TextConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         self.embed_tokens = nnx.Embed(
             config.vocab_size,
             config.hidden_size,
@@ -97,7 +98,7 @@ def bind_layer(config: TextConfig, layer_params: Params) -> DecoderLayer:
     return bind(_graphs(config)[1], layer_params)
 
 
-def init_text(config: TextConfig, key: jax.Array, dtype: jnp.dtype) -> Params:
+def init_text(config: TextConfig, key: jax.Array, dtype: DTypeLike) -> Params:
     """Random parameters: both ends', with the layers' stacked along a leading layer axis."""
     ends_key, layer_key = jax.random.split(key)
     ends = DecoderEnds(config, dtype, nnx.Rngs(ends_key))

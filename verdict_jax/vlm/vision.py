@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Bool, Float
 
 from verdict_jax.vlm.attention import attend
@@ -23,7 +24,7 @@ NORM_EPS = 1e-6  # fixed in the published code, not in its config
 class VisionBlock(nnx.Module):
     """x + attention(norm(x)), then x + mlp(norm(x))."""
 
-    def __init__(self, config: VisionConfig, dtype: jnp.dtype, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: VisionConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         width = config.hidden_size
         self.heads = config.num_heads
         self.norm1 = RMSNorm(width, NORM_EPS, dtype)
@@ -49,7 +50,7 @@ class VisionBlock(nnx.Module):
 class PatchMerger(nnx.Module):
     """Joins the patches of a merge unit into one token of the decoder's width."""
 
-    def __init__(self, config: VisionConfig, dtype: jnp.dtype, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: VisionConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         joined = config.hidden_size * config.merge_unit
         self.ln_q = RMSNorm(config.hidden_size, NORM_EPS, dtype)
         self.fc1 = Dense(joined, joined, True, dtype, rngs)
@@ -67,7 +68,7 @@ class PatchMerger(nnx.Module):
 class VisionStem(nnx.Module):
     """What stands before and after the stacked blocks."""
 
-    def __init__(self, config: VisionConfig, dtype: jnp.dtype, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: VisionConfig, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         self.patch_embed = Dense(config.patch_dim, config.hidden_size, False, dtype, rngs)
         self.merger = PatchMerger(config, dtype, rngs)
 
@@ -82,7 +83,7 @@ def _graphs(config: VisionConfig) -> tuple[nnx.GraphDef[VisionStem], nnx.GraphDe
     return nnx.graphdef(stem), nnx.graphdef(block)
 
 
-def init_vision(config: VisionConfig, key: jax.Array, dtype: jnp.dtype) -> Params:
+def init_vision(config: VisionConfig, key: jax.Array, dtype: DTypeLike) -> Params:
     """Random parameters: the stem's, with the blocks' stacked along a leading depth axis."""
     stem_key, block_key = jax.random.split(key)
     stem = VisionStem(config, dtype, nnx.Rngs(stem_key))

@@ -13,8 +13,10 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import PyTree
 from safetensors import SafetensorError, safe_open
-from safetensors.flax import save_file
+from safetensors.numpy import save_file
 
 from verdict_jax.vlm.config import Config, config_to_json, read_json
 from verdict_jax.vlm.model import init_params
@@ -157,12 +159,13 @@ def _set(tree: Params, path: tuple[str, ...], leaf: jax.Array) -> None:
     tree[path[-1]] = leaf
 
 
-def parameter_shapes(config: Config) -> Params:
+@functools.lru_cache
+def parameter_shapes(config: Config) -> PyTree[jax.ShapeDtypeStruct]:
     """The tree's shapes, without allocating it."""
     return jax.eval_shape(lambda key: init_params(config, key), jax.random.key(0))
 
 
-def load_params(folder: Path, config: Config, dtype: jnp.dtype | None = None) -> Params:
+def load_params(folder: Path, config: Config, dtype: DTypeLike | None = None) -> Params:
     """Parameters of a published checkpoint folder.
 
     Args:
@@ -171,8 +174,8 @@ def load_params(folder: Path, config: Config, dtype: jnp.dtype | None = None) ->
         dtype: of the parameters; None keeps the stored one.
 
     Raises:
-        WeightsError: no weights, an unreadable file, tensors missing, unknown or of a wrong shape
-            (each named).
+        WeightsError: no weights, an unreadable file, tensors missing, unknown, stored twice or of
+            a wrong shape (each named), a stored head that is not the tied embedding.
     """
     rules = _rules(config)
     wanted: dict[str, tuple[_Rule, int | None]] = {}
@@ -180,23 +183,27 @@ def load_params(folder: Path, config: Config, dtype: jnp.dtype | None = None) ->
         depth = _depth(config, rule)
         for layer in [None] if depth is None else range(depth):
             wanted[rule.name.format(layer)] = (rule, layer)
-    shapes = parameter_shapes(config)
+    leaves = jax.tree_util.tree_leaves_with_path(parameter_shapes(config))
+    shapes = {tuple(key.key for key in path): leaf.shape for path, leaf in leaves}
     stacks: dict[tuple[str, ...], np.ndarray] = {}
     params: Params = {}
     seen: set[str] = set()
     unknown: list[str] = []
     misshapen: list[str] = []
+    repeated_head: np.ndarray | None = None
     for name, tensor in _tensors(folder):
         if name not in wanted:
             if not _ignorable(config, name):
                 unknown.append(name)
+            elif name == "lm_head.weight":
+                repeated_head = tensor
             continue
         if name in seen:
             raise WeightsError(f"{folder}: tensor {name} is stored twice")
         seen.add(name)
         rule, layer = wanted[name]
         leaf = _to_leaf(tensor, rule.transform)
-        full_shape = _get(shapes, rule.path).shape
+        full_shape = shapes[rule.path]
         shape = full_shape if layer is None else full_shape[1:]
         if leaf.shape != shape:
             misshapen.append(f"{name} {list(tensor.shape)}")
@@ -218,6 +225,13 @@ def load_params(folder: Path, config: Config, dtype: jnp.dtype | None = None) ->
             if names
         )
         raise WeightsError(f"{folder}: weights do not fit config.json: {listed}")
+    if repeated_head is not None:
+        embedding = np.asarray(_get(params, ("text", "embed_tokens", "embedding")))
+        if not np.array_equal(repeated_head.astype(embedding.dtype), embedding):
+            raise WeightsError(
+                f"{folder}: lm_head.weight differs from the embedding that it repeats; "
+                "tie_word_embeddings should be false"
+            )
     for path in list(stacks):
         _set(params, path, jnp.asarray(stacks.pop(path)))
     return params
@@ -230,9 +244,9 @@ def save_checkpoint(folder: Path, config: Config, params: Params) -> None:
     `load_params` and by transformers. Tensors keep the parameters' dtype.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    tensors: dict[str, jax.Array] = {}
+    tensors: dict[str, np.ndarray] = {}
     for rule in _rules(config):
-        leaf = _get(params, rule.path)
+        leaf = np.asarray(_get(params, rule.path))
         depth = _depth(config, rule)
         for layer in [None] if depth is None else range(depth):
             tensor = leaf if layer is None else leaf[layer]
@@ -247,7 +261,7 @@ def save_checkpoint(folder: Path, config: Config, params: Params) -> None:
                     vision.patch_size,
                     vision.patch_size,
                 )
-            tensors[rule.name.format(layer)] = jnp.asarray(tensor)
+            tensors[rule.name.format(layer)] = np.ascontiguousarray(tensor)
     dtype = str(tensors["model.norm.weight"].dtype)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     stops = {"eos_token_id": list(config.eos_token_ids), "pad_token_id": config.pad_token_id}
