@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax
@@ -209,6 +209,11 @@ def make_reference(config: Qwen2_5_VLConfig, seed: int) -> Qwen2_5_VLForConditio
                 part.copy_(noise[: len(part)])
             offset -= parameter.numel()
     return reference.eval()
+
+
+def in_bfloat16(pair: Pair) -> Pair:
+    """The same weights: they are representable."""
+    return replace(pair, params=load_params(pair.folder, pair.config, jnp.bfloat16))
 
 
 def write_preprocessor(folder: Path, config: Qwen2_5_VLConfig) -> None:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from verdict_jax.vlm import attention
 from verdict_jax.vlm.attention import attend
 
+jitted = jax.jit(attend)
+
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=25)
 
 
@@ -52,7 +54,7 @@ def test_equals_plain_attention(seed: int, causal: bool, segmented: bool) -> Non
     if segmented:
         own = segments[:, None, :] == segments[:, :, None]
         allowed &= own | (segments[:, None, :] == 0)
-    out = jax.jit(attend)(
+    out = jitted(
         jnp.asarray(q),
         jnp.asarray(k),
         jnp.asarray(v),
@@ -68,14 +70,14 @@ def test_queries_of_a_cache_see_slots_up_to_their_own() -> None:
     q, k, v = arrays(rng, 2, 9)
     places = np.array([[3, 4], [6, 7]])
     filled = np.arange(9)[None] < np.array([[5], [8]])
-    out = attend(*map(jnp.asarray, (q, k, v, filled, places)))
+    out = jitted(q, k, v, filled, places)
     allowed = filled[:, None, :] & (np.arange(9)[None, None] <= places[:, :, None])
     np.testing.assert_allclose(out, plain_attention(q, k, v, allowed), rtol=0, atol=2e-6)
 
 
 def test_a_query_without_keys_stays_finite() -> None:
-    q, k, v = map(jnp.asarray, arrays(np.random.default_rng(0), 3, 3))
-    out = attend(q, k, v, jnp.zeros((2, 3), bool))
+    q, k, v = arrays(np.random.default_rng(0), 3, 3)
+    out = jitted(q, k, v, np.zeros((2, 3), bool))
     assert np.isfinite(out).all()
 
 
@@ -85,7 +87,7 @@ def test_bfloat16_scores_are_float32() -> None:
     q = jnp.full((1, 1, 1, 4), 16.0, jnp.bfloat16)
     k = jnp.full((1, 2, 1, 4), 16.0, jnp.bfloat16).at[0, 1, 0, 0].set(16.125)
     v = jnp.array([[[[0.0] * 4], [[1.0] * 4]]], jnp.bfloat16)
-    out = attend(q, k, v, jnp.ones((1, 2), bool))
+    out = jitted(q, k, v, np.ones((1, 2), bool))
     assert out.dtype == jnp.bfloat16
     # the scores are 512 and 513
     np.testing.assert_allclose(out.astype(jnp.float32), 1 / (1 + np.exp(-1)), atol=2**-8)

@@ -19,6 +19,7 @@ from vlm.builders import (
     cached_logits,
     compare,
     extend,
+    in_bfloat16,
     mixed_prompts,
     our_features,
     our_logits,
@@ -197,7 +198,7 @@ def test_an_empty_cache_is_extended_like_a_prompt(untied: Pair) -> None:
 
 
 def test_the_cache_keeps_the_parameters_dtype(untied: Pair) -> None:
-    half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), untied.params)
+    half = in_bfloat16(untied).params
     inputs = pack(untied, mixed_prompts()).inputs
 
     def dtypes(params: Params) -> tuple[jax.Array, jax.Array, jax.Array]:

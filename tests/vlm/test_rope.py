@@ -21,6 +21,7 @@ from vlm.builders import (
     VISION_START,
     Pair,
     Prompt,
+    in_bfloat16,
     mixed_prompts,
     pack,
     reference_inputs,
@@ -64,7 +65,7 @@ def test_rotation_is_complex_multiplication(seed: int) -> None:
     rng = np.random.default_rng(seed)
     heads = rng.normal(size=(1, 3, 2, 8)).astype(np.float32)
     angles = rng.uniform(-9, 9, (1, 3, 4)).astype(np.float32)
-    turned = np.asarray(rotate(jnp.asarray(heads), jnp.cos(angles), jnp.sin(angles)))
+    turned = np.asarray(jax.jit(rotate)(heads, np.cos(angles), np.sin(angles)))
     pairs = (heads[..., :4] + 1j * heads[..., 4:]) * np.exp(1j * angles[:, :, None, :])
     np.testing.assert_allclose(turned[..., :4], pairs.real, atol=2e-6)
     np.testing.assert_allclose(turned[..., 4:], pairs.imag, atol=2e-6)
@@ -96,7 +97,7 @@ def test_a_bfloat16_model_asks_for_these_tables(
         return text_table(config, positions, dtype)
 
     monkeypatch.setattr(model, "text_table", table)
-    params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), untied.params)
+    params = in_bfloat16(untied).params
     inputs = pack(untied, mixed_prompts()).inputs
     jax.eval_shape(lambda params: model.forward(untied.config, params, inputs), params)
     assert seen == [(jnp.dtype(jnp.int32), jnp.dtype(jnp.bfloat16))]
