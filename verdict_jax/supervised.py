@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -65,10 +65,8 @@ class Schedule:
         )
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class TrainState:
-    """What a step changes.
+class TrainState(NamedTuple):
+    """What a step changes. A plain tuple: orbax maps it to trees of shapes while it restores.
 
     Attributes:
         params: of the model and, under "auxiliary", of the linear heads on its image features,
