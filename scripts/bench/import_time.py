@@ -1,4 +1,4 @@
-"""Prints what `import verdict_jax` costs beyond jax itself, with its slowest modules."""
+"""Prints what `import verdict_jax` and its solver cost beyond jax, with the slowest modules."""
 
 import re
 import subprocess
@@ -11,7 +11,10 @@ SLOWEST = 8
 def measure() -> tuple[float, list[tuple[float, str]]]:
     """Milliseconds of `import verdict_jax` after `import jax`; own milliseconds per module."""
     # jax loads some of itself on first use; that is its cost, whoever imports it.
-    code = "import jax, jax.numpy; print('---', file=__import__('sys').stderr); import verdict_jax"
+    code = (
+        "import jax, jax.numpy; print('---', file=__import__('sys').stderr)\n"
+        "import verdict_jax; verdict_jax.solve, verdict_jax.rules"
+    )
     command = [sys.executable, "-X", "importtime", "-c", code]
     log = subprocess.run(command, check=True, capture_output=True, text=True).stderr
     rows = re.findall(r"^import time:\s+(\d+) \|\s+(\d+) \|\s+(\S+)$", log.split("---")[1], re.M)
