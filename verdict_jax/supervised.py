@@ -57,7 +57,10 @@ class Schedule:
         )
 
         def matrices(params: Params) -> PyTree[bool]:
-            return jax.tree.map(lambda leaf: leaf.ndim > 1, params)
+            # by name: stacked over layers, scales and biases have two axes as well
+            return jax.tree_util.tree_map_with_path(
+                lambda path, _: path[-1].key in ("kernel", "embedding"), params
+            )
 
         return optax.chain(
             optax.clip_by_global_norm(self.clip_norm),
