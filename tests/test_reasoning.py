@@ -476,11 +476,11 @@ def test_with_buckets_the_work_is_packed_and_the_traces_are_the_same():
 def test_a_rule_compiles_once_for_all_batch_sizes():
     many = [sum_question(a, b) for a in range(1, 8) for b in range(1, 7)]
     reason(many[:1], SumReasoner(), [PANEL], parameters=RuleParameters(tau=0.55))
-    before = decisions._decide._cache_size()
+    before = decisions.decide_each._cache_size()
     for size in (2, 3, 7, 33, 42):
         result = reason(many[:size], SumReasoner(), [PANEL], seed=size, max_steps=4)
         assert len(result.traces) == size
-    assert decisions._decide._cache_size() == before
+    assert decisions.decide_each._cache_size() == before
     # What lies beyond the size of one call is decided like the rest.
     alone = reason(many[40:41], SumReasoner(), [PANEL], seed=42, max_steps=4)
     assert alone.traces == result.traces[40:41]

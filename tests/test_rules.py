@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from verdict_jax.defaults import STUBBORNNESS
 from verdict_jax.rules import (
-    DEFAULT_STUBBORNNESS,
     RULES,
     RuleParameters,
     Verdict,
+    matched_epsilon,
     stubbornness_permutations,
 )
 
@@ -51,7 +52,7 @@ def decide(
     judge_mask = np.concatenate([judge_mask, np.ones((N - n, m), bool)])
     candidate_mask = np.concatenate([candidate_mask, np.zeros(N - n, bool)])
     with jax.enable_x64(True):
-        parameters = RuleParameters(**{"stubbornness": np.array(DEFAULT_STUBBORNNESS), **changes})
+        parameters = RuleParameters(**{"stubbornness": np.array(STUBBORNNESS), **changes})
         key = jax.random.key(seed)
         padded = JITTED[name](scores, judge_mask, candidate_mask, parameters, key)
         assert not padded.accepted[n:].any()
@@ -194,7 +195,7 @@ def test_ranked_rules_equal_the_reference(name, decision, tau, epsilon):
     scores, judge_mask, candidate_mask = decision
     outcome = decide(name, *decision, tau=tau, epsilon=epsilon, max_std=epsilon, vote_score=tau)
     parameters = RuleParameters(
-        stubbornness=np.array(DEFAULT_STUBBORNNESS),
+        stubbornness=np.array(STUBBORNNESS),
         tau=tau,
         epsilon=epsilon,
         max_std=epsilon,
@@ -453,7 +454,7 @@ def test_vmap_over_items_and_steps_equals_single_calls_and_compiles_once(name, x
         judge_mask = random.uniform(size=scores.shape) < 0.8
         candidate_mask = random.uniform(size=scores.shape[:-1]) < 0.8
         keys = jax.random.split(jax.random.key(5), (2, 3))
-        parameters = RuleParameters(stubbornness=np.array(DEFAULT_STUBBORNNESS), tau=tau)
+        parameters = RuleParameters(stubbornness=np.array(STUBBORNNESS), tau=tau)
         outcome = batched(scores, judge_mask, candidate_mask, parameters, keys)
         assert outcome.index.shape == (2, 3) and outcome.accepted.shape == (2, 3, N)
         for item, step in np.ndindex(2, 3):
@@ -500,7 +501,7 @@ def test_rules_run_under_strict_dtype_promotion():
 
 def test_parameters_carry_a_coupling():
     coupling = np.array([[0, 1.0, 0], [0, 0, 1.0], [1.0, 0, 0]])
-    scores, stubbornness = np.array([0.9, 0.5, 0.35]), np.array(DEFAULT_STUBBORNNESS)
+    scores, stubbornness = np.array([0.9, 0.5, 0.35]), np.array(STUBBORNNESS)
     settled = np.linalg.solve(np.diag(1 + stubbornness) - coupling, stubbornness * scores)
     outcome = decide("verdict", scores[None], coupling=coupling)
     np.testing.assert_allclose(outcome.statistics.mean, [settled.mean()], atol=1e-12)
@@ -577,3 +578,82 @@ def test_stubbornness_permutations():
     }.items():
         np.testing.assert_allclose(orders[order].stubbornness, values)
         assert orders[order].tau == 0.5
+
+
+def test_permutations_keep_every_digit_and_permute_the_judges_of_a_sweep():
+    assert stubbornness_permutations(RuleParameters())[2, 1, 0].stubbornness.tolist() == [
+        0.8,
+        1,
+        1.5,
+    ]
+    sweep = RuleParameters(stubbornness=np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]))
+    permuted = stubbornness_permutations(sweep)[1, 0, 2].stubbornness
+    assert permuted.tolist() == [[2.0, 1.0, 3.0], [5.0, 4.0, 6.0]]
+
+
+# The matched epsilon
+
+
+def decide_many(name: str, scores: np.ndarray, **changes: float) -> Verdict:
+    """A rule on [items, n, m] scores, with nothing missing."""
+    shape = scores.shape[:2]
+    parameters = RuleParameters(**changes)
+    rule = jax.vmap(RULES[name], in_axes=(0, 0, 0, None, None))
+    ones = np.ones((*shape, scores.shape[2]), bool), np.ones(shape, bool)
+    return rule(scores, *ones, parameters, jax.random.key(0))
+
+
+@pytest.fixture(scope="module")
+def validation() -> np.ndarray:
+    """Scores of 50 decisions: some candidates are endorsed, some agreed on, some both."""
+    return np.random.default_rng(0).uniform(0.3, 1.0, (50, 4, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", ["raw_average", "raw_average_variance", "weighted_mean_filtered"])
+def test_at_the_matched_epsilon_a_filter_accepts_as_many_as_verdict(name, validation):
+    target = decide_many("verdict", validation).accepted
+    unmatched = decide_many(name, validation)
+    assert unmatched.accepted.sum() != target.sum()
+    means, dispersions = unmatched.statistics.mean, unmatched.statistics.dispersion
+    epsilon = matched_epsilon(means, dispersions, 0.6, target.mean())
+    assert decide_many(name, validation, epsilon=epsilon).accepted.sum() == target.sum()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.005, 0.1, 0.25])
+def test_the_matched_epsilon_accepts_the_share_asked_for(share, validation):
+    settled = decide_many("verdict", validation).statistics
+    epsilon = matched_epsilon(settled.mean, settled.dispersion, 0.6, share)
+    accepted = decide_many("verdict", validation, epsilon=epsilon).accepted
+    assert accepted.sum() == round(share * 200)
+    traced = jax.jit(matched_epsilon)(settled.mean, settled.dispersion, 0.6, share)
+    assert traced == epsilon
+
+
+def test_no_share_above_that_of_the_endorsed_is_reached(validation):
+    settled = decide_many("verdict", validation).statistics
+    epsilon = matched_epsilon(settled.mean, settled.dispersion, 0.6, 1.0)
+    accepted = decide_many("verdict", validation, epsilon=epsilon).accepted
+    np.testing.assert_array_equal(accepted, settled.mean > 0.6 + TOLERANCE)
+    assert 0 < accepted.sum() < accepted.size
+    assert matched_epsilon(settled.mean, settled.dispersion, 1.0, 1.0) == 0.0
+
+
+def test_ties_are_accepted_together_and_the_ineligible_never():
+    means = jnp.array([0.9, 0.9, jnp.nan, 0.9, 0.2])
+    dispersions = jnp.array([0.05, 0.2, jnp.nan, 0.05, 0.0])
+    epsilon = matched_epsilon(means, dispersions, 0.6, 0.2)
+    assert epsilon == pytest.approx(0.05, abs=1e-5) and epsilon > 0.05 + TOLERANCE
+    assert matched_epsilon(means, dispersions, 0.6, 1.0) == pytest.approx(0.2, abs=1e-5)
+
+
+def test_a_share_that_is_none_is_refused():
+    values = jnp.array([0.7, 0.8])
+    for share in (-0.1, 1.1, float("nan")):
+        with pytest.raises(ValueError, match="share is"):
+            matched_epsilon(values, values, 0.6, share)
+        assert jnp.isnan(jax.jit(matched_epsilon)(values, values, 0.6, share))
+
+
+def test_the_matched_epsilon_checks_shapes(unchecked_shapes):
+    with pytest.raises(ValueError, match="means have shape"):
+        matched_epsilon(jnp.ones(2), jnp.ones(3), 0.6, 0.5)

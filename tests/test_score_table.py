@@ -19,9 +19,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from verdict_jax import cli, score_reader, score_table
+from verdict_jax import cli, decisions, score_reader, score_table
 from verdict_jax.score_records import ScoreTableError
 from verdict_jax.score_table import TableSettings, default_stubbornness, settle_file, settle_rows
+from verdict_jax.whole_file import TargetError, check_target
 
 deterministic = settings(
     derandomize=True,
@@ -243,7 +244,7 @@ def test_stubbornness_follows_the_order_of_judges(tmp_path: Path) -> None:
 
 
 def test_compilations_are_bounded(tmp_path: Path) -> None:
-    before = score_table._settle_groups._cache_size()
+    before = decisions.decide_each._cache_size()
     generator = np.random.default_rng(1)
     for count in (1, 37, 900):
         sizes = generator.integers(1, 17, count)
@@ -251,7 +252,7 @@ def test_compilations_are_bounded(tmp_path: Path) -> None:
         rows = [[str(group), *["0.5"] * 3] for group in groups]
         path = write(tmp_path, csv_text([["g", "V", "L", "C"], *rows]))
         settled_text(path, TableSettings(group="g", tau=0.1 * count))
-    assert score_table._settle_groups._cache_size() - before <= 3  # padded to 1, 4 or 16
+    assert decisions.decide_each._cache_size() - before <= 3  # padded to 1, 4 or 16
 
 
 def test_settle_rows_takes_groups_of_mixed_size() -> None:
@@ -484,6 +485,9 @@ def test_forms_of_a_file(name: str, text: str, tmp_path: Path) -> None:
         ("V,L\n.5,.5\n", {"stubbornness": (-1.0, 1.0)}, ["column 'V'", "stubbornness -1 must be"]),
         ("V,L\n.5,.5\n", {"stubbornness": (1.0, float("nan"))}, ["column 'L'", "stubbornness nan"]),
         ("V,L\n.5,.5\n", {"stubbornness": (1.0, float("inf"))}, ["column 'L'", "stubbornness inf"]),
+        # Positive and finite, but its reciprocal is subnormal: solved, it would be NaN throughout.
+        ("V,L\n.5,.5\n", {"stubbornness": (1e308, 1.0)}, ["column 'V'", "stubbornness 1e+308"]),
+        ("V,L\n.5,.5\n", {"stubbornness": (1.0, 1e-310)}, ["column 'L'", "stubbornness 1e-310"]),
         ("V,L\n.5,.5\n", {"tau": float("nan")}, ["tau"]),
         ("V,L,mean\n.5,.5,1\n", {"judges": ("V", "L")}, ["column 'mean' (column 3)", "rename"]),
         ("V,L,consensus_L\n.5,.5,1\n", {"judges": ("V", "L")}, ["column 'consensus_L'"]),
@@ -677,9 +681,18 @@ def test_out_may_be_the_input_or_a_link(tmp_path: Path) -> None:
 def test_bad_places_for_out(out: str, part: str, tmp_path: Path) -> None:
     (tmp_path / "folder.csv").mkdir()
     path = write(tmp_path, "V,L\n0.5,0.5\n")
-    with pytest.raises(ScoreTableError, match=part):
+    with pytest.raises((ScoreTableError, TargetError), match=part):
         settle_file(path, tmp_path / out, DEFAULTS)
     assert sorted(tmp_path.iterdir()) == [tmp_path / "folder.csv", path]
+
+
+def test_a_read_only_folder_is_no_place_for_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The tests may run as root, who may write anywhere.
+    monkeypatch.setattr(os, "access", lambda folder, mode: folder != tmp_path)
+    with pytest.raises(TargetError, match="out.csv: its folder is read-only"):
+        check_target(tmp_path / "out.csv")
 
 
 # A stream
@@ -784,6 +797,7 @@ def test_solve_writes_json_lines(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["solve", "."], "Is a directory"),
         (["solve", "bad.csv"], "bad.csv, row 1 (line 2), column 'L'"),
         (["solve", "good.csv", "--out", "x.pdf"], "x.pdf: --out must end in"),
+        (["solve", "good.csv", "--out", "no/x.csv"], "no/x.csv: its folder does not exist"),
         (["solve", "good.csv", "--judges", "V", "M"], "did you mean"),
         (["slove", "good.csv"], "did you mean solve?"),
     ],

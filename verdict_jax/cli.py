@@ -20,6 +20,7 @@ import tyro
 
 from verdict_jax.cli_reason import Demo, Run
 from verdict_jax.command import Command, UserError
+from verdict_jax.defaults import EPSILON, TAU
 
 PATIENCE_SECONDS = 5.0
 """A file that takes longer gets a progress bar."""
@@ -108,8 +109,10 @@ class Solve(Command):
             help_behavior_hint="(default: each row is a decision)",
         ),
     ] = None
-    tau: Annotated[float, tyro.conf.arg(help="Accepted rows have a settled mean above it.")] = 0.6
-    epsilon: Annotated[float, tyro.conf.arg(help="Accepted rows have a dispersion below it.")] = 0.1
+    tau: Annotated[float, tyro.conf.arg(help="Accepted rows have a settled mean above it.")] = TAU
+    epsilon: Annotated[float, tyro.conf.arg(help="Accepted rows have a dispersion below it.")] = (
+        EPSILON
+    )
     out: Annotated[
         Path | None,
         tyro.conf.arg(
@@ -123,6 +126,7 @@ class Solve(Command):
     def run(self) -> None:
         from verdict_jax.score_records import ScoreTableError
         from verdict_jax.score_table import TableSettings, settle_file
+        from verdict_jax.whole_file import TargetError
 
         settings = TableSettings(
             judges=self.judges,
@@ -134,7 +138,7 @@ class Solve(Command):
         try:
             with _progress_bar(self.file, quiet=self.out is None and sys.stdout.isatty()) as tell:
                 settle_file(self.file, self.out or _utf8(sys.stdout), settings, tell)
-        except ScoreTableError as error:
+        except (ScoreTableError, TargetError) as error:
             raise UserError(str(error)) from error
 
 

@@ -1,4 +1,4 @@
-"""A rule applied to a batch of decisions at one compiled shape."""
+"""A rule applied to a batch of decisions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from verdict_jax.rules import RULES, RuleParameters, Verdict
 Array = jax.Array | np.ndarray
 
 ROWS_PER_CALL = 32
-"""Rows of a compiled call; fewer are padded, more take several. So a rule is compiled once for
-each (n, m), whatever the batch."""
+"""Rows of a compiled call of `decide`; fewer are padded, more take several. So a rule is compiled
+once for each (n, m), whatever the batch."""
 
 
 def decide(
@@ -52,7 +52,7 @@ def decide(
     for start in range(0, len(scores), ROWS_PER_CALL):
         stop = start + ROWS_PER_CALL
         ids = [*items[start:stop], *[""] * (stop - len(items))]
-        part = _decide(
+        part = decide_each(
             rule,
             _padded(scores[start:stop]),
             _padded(judge_mask[start:stop]),
@@ -65,7 +65,7 @@ def decide(
 
 
 @partial(jax.jit, static_argnames="rule")
-def _decide(
+def decide_each(
     rule: str,
     scores: Float[Array, "batch n m"],
     judge_mask: Bool[Array, "batch n m"],
@@ -73,6 +73,14 @@ def _decide(
     parameters: RuleParameters,
     keys: Key[jax.Array, " batch"],
 ) -> tuple[Verdict, Equilibrium | None]:
+    """A rule's verdict on each decision, and where the judges settle; compiled per shape.
+
+    Arguments as those of `decide`; `keys` are those of the rule's draws. Values are traced: an
+    invalid one gives NaN.
+
+    Raises:
+        ValueError: shapes that do not fit, as the rule and `solve` say.
+    """
     verdicts = jax.vmap(RULES[rule], in_axes=(0, 0, 0, None, 0))(
         scores, judge_mask, candidate_mask, parameters, keys
     )

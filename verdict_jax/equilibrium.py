@@ -108,8 +108,8 @@ def solve(
     _check_shapes(scores, stubbornness, mask, coupling)
     dtype = solution_dtype(scores)
     check_scores(scores, mask)
-    _check_stubbornness(stubbornness, dtype)
-    _check_coupling(coupling)
+    check_stubbornness(stubbornness, dtype)
+    check_coupling(coupling)
 
     *batch, m = scores.shape
     rows = jnp.asarray(scores, dtype).reshape(math.prod(batch), m)
@@ -141,7 +141,7 @@ def _settle(
     else:
         settled = _linear_solve(raw, used, count, stubbornness, coupling)
 
-    valid = jnp.all((raw >= 0.0) & (raw <= 1.0)) & jnp.all(_valid_stubbornness(stubbornness))
+    valid = jnp.all((raw >= 0.0) & (raw <= 1.0)) & jnp.all(valid_stubbornness(stubbornness))
     if coupling is not None:
         valid &= jnp.all(_valid_coupling(coupling))
     # A factor, not a `where`, so that gradients turn NaN as well.
@@ -212,7 +212,8 @@ def solution_dtype(scores: Float[Array, "..."]) -> jnp.dtype:
 # concrete arrays, on which any jax operation would be traced.
 
 
-def _valid_stubbornness(stubbornness: Float[Array, " m"]) -> Bool[Array, " m"]:
+def valid_stubbornness(stubbornness: Float[Array, " m"]) -> Bool[Array, " m"]:
+    """True where a lambda is positive and finite in its own dtype, and its reciprocal is too."""
     limits = jnp.finfo(stubbornness.dtype)
     # XLA may flush subnormal numbers to zero and divide by multiplying with a reciprocal.
     return (stubbornness >= limits.tiny) & (stubbornness <= 1.0 / limits.tiny)
@@ -246,12 +247,18 @@ def check_scores(
         )
 
 
-def _check_stubbornness(stubbornness: Float[Array, " m"], dtype: jnp.dtype) -> None:
+def check_stubbornness(stubbornness: Float[Array, " m"], dtype: jnp.dtype) -> None:
+    """Raises ValueError naming the first lambda that `solve` rejects, if values are concrete.
+
+    Args:
+        stubbornness: lambda of each judge.
+        dtype: of the solution, `solution_dtype(scores)`.
+    """
     if not _is_concrete(stubbornness):
         return
     values = np.asarray(stubbornness)
     with np.errstate(over="ignore", under="ignore"):  # what overflows is inf, hence invalid
-        wrong = ~_valid_stubbornness(values.astype(dtype))
+        wrong = ~valid_stubbornness(values.astype(dtype))
     if wrong.any():
         judge = int(wrong.argmax())
         raise ValueError(
@@ -260,7 +267,8 @@ def _check_stubbornness(stubbornness: Float[Array, " m"], dtype: jnp.dtype) -> N
         )
 
 
-def _check_coupling(coupling: Float[Array, "m m"] | None) -> None:
+def check_coupling(coupling: Float[Array, "m m"] | None) -> None:
+    """Raises ValueError naming the first row that `solve` rejects, if values are concrete."""
     if coupling is None or not _is_concrete(coupling):
         return
     values = np.asarray(coupling)

@@ -1,4 +1,9 @@
-"""Selection rules: which candidate of a step is taken, given what the judges said."""
+"""Selection rules: which candidate of a step is taken, given what the judges said.
+
+Oracle@n, the ceiling of what any choice among n candidates can reach, is no rule of its own: it is
+`max` on a judge that knows the gold chain or answer. As two scores are the fewest that a rule
+reads, such a judge is lifted (`lifting.lift`) to two columns of the same scores.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +12,25 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Bool, Float, Int, Key
 
-from verdict_jax.equilibrium import (
-    MIN_JUDGES,
-    Equilibrium,
-    check_scores,
-    solution_dtype,
-    solve,
-)
+from verdict_jax import defaults
+from verdict_jax.equilibrium import Equilibrium, solve
+from verdict_jax.raw_statistics import RawStatistics, check_shapes, raw_statistics
 
 Array = jax.Array | np.ndarray
 
 TOLERANCE = 1e-6
 """Slack of every comparison: three scores of .7 settle at .6999999999999998 in float64."""
 
-DEFAULT_STUBBORNNESS = (1.5, 1.0, 0.8)
-"""lambda of the visual, logical and contextual judge in the VERDICT paper."""
+JUDGE_FREE_RULES = frozenset({"random", "first"})
+"""Rules that read no score, so that a run needs no panel. Base is `first` with n = 1, greedy."""
 
 
 @jax.tree_util.register_dataclass
@@ -39,19 +41,20 @@ class RuleParameters:
     Attributes:
         stubbornness: lambda of each judge; the paper's for (visual, logical, contextual).
         coupling: who listens to whom (see `solve`); None for everybody alike.
-        tau: the mean must exceed it to be accepted (paper: 0.6).
-        epsilon: the dispersion must stay below it to be accepted (paper: 0.1).
-        vote_score: `majority`: a judge votes for a candidate whose raw score exceeds it.
+        tau: the mean must exceed it to be accepted.
+        epsilon: the dispersion must stay below it to be accepted.
+        vote_score: `majority`: a judge votes for a candidate whose raw score exceeds it. This and
+            the next two defaults are this project's: the paper does not say what it compared with.
         quorum: `majority`: the least share of a candidate's judges that must vote for it.
         max_std: `variance`: the population standard deviation must stay below it.
     """
 
     stubbornness: Float[Array, "... m"] = field(
-        default_factory=lambda: jnp.asarray(DEFAULT_STUBBORNNESS)
+        default_factory=lambda: np.array(defaults.STUBBORNNESS)
     )
     coupling: Float[Array, "... m m"] | None = None
-    tau: float | Float[Array, "..."] = 0.6
-    epsilon: float | Float[Array, "..."] = 0.1
+    tau: float | Float[Array, "..."] = defaults.TAU
+    epsilon: float | Float[Array, "..."] = defaults.EPSILON
     vote_score: float | Float[Array, "..."] = 0.6
     quorum: float | Float[Array, "..."] = 2 / 3
     max_std: float | Float[Array, "..."] = 0.1
@@ -117,14 +120,6 @@ class Rule(Protocol):
     ) -> Verdict: ...
 
 
-class _RawStatistics(NamedTuple):
-    mean: Float[jax.Array, " n"]
-    deviation: Float[jax.Array, " n"]
-    variance: Float[jax.Array, " n"]
-    smallest: Float[jax.Array, " n"]
-    largest: Float[jax.Array, " n"]
-
-
 def verdict(
     scores: Float[Array, "n m"],
     judge_mask: Bool[Array, "n m"],
@@ -141,8 +136,8 @@ def verdict(
     55.68 where the unverified base has 56.12. Nor is it monotone: raising one judge's score can
     turn acceptance into rejection, (.9, .36, .9) -> (1, .36, .9).
     """
-    settled, eligible, smallest = _settled(scores, judge_mask, candidate_mask, parameters)
-    return _dual_filter(settled.mean, settled.dispersion, smallest, eligible, parameters)
+    settled, raw, eligible = _settled(scores, judge_mask, candidate_mask, parameters)
+    return _dual_filter(settled.mean, settled.dispersion, raw.smallest, eligible, parameters)
 
 
 def no_rejection(
@@ -153,10 +148,10 @@ def no_rejection(
     key: Key[Array, ""],
 ) -> Verdict:
     """Ablation: no filter, the highest settled mean - dispersion. `key` is not read."""
-    settled, eligible, smallest = _settled(scores, judge_mask, candidate_mask, parameters)
+    settled, raw, eligible = _settled(scores, judge_mask, candidate_mask, parameters)
     criterion = settled.mean - settled.dispersion
     return _rank(
-        eligible, eligible, settled.mean, settled.dispersion, criterion, criterion, smallest
+        eligible, eligible, settled.mean, settled.dispersion, criterion, criterion, raw.smallest
     )
 
 
@@ -168,7 +163,7 @@ def no_selection(
     key: Key[Array, ""],
 ) -> Verdict:
     """Ablation: VERDICT's filter, then uniform among the accepted; if none, among the eligible."""
-    settled, eligible, _ = _settled(scores, judge_mask, candidate_mask, parameters)
+    settled, _, eligible = _settled(scores, judge_mask, candidate_mask, parameters)
     accepted = _passes(settled.mean, settled.dispersion, eligible, parameters)
     fallback = jnp.any(eligible) & ~jnp.any(accepted)
     index = _uniform(key, jnp.where(fallback, eligible, accepted))
@@ -187,10 +182,10 @@ def raw_average(
 
     At VERDICT's epsilon it is confounded with a stricter threshold: the settled dispersion lies
     between min(a) and max(a) times the raw deviation, .36 and .46 with the default stubbornness.
-    Set `parameters.epsilon` to the value that accepts as many candidates as VERDICT does to
-    compare the statistics themselves. `key` is not read.
+    To compare the statistics themselves, set `parameters.epsilon` to the `matched_epsilon` at
+    which it accepts as many candidates as VERDICT does. `key` is not read.
     """
-    raw, eligible = _raw(scores, judge_mask, candidate_mask)
+    raw, eligible = raw_statistics(scores, judge_mask, candidate_mask)
     return _dual_filter(raw.mean, raw.deviation, raw.smallest, eligible, parameters)
 
 
@@ -205,7 +200,7 @@ def raw_average_variance(
 
     A variance is in squared units: at the same epsilon it rejects far less. `key` is not read.
     """
-    raw, eligible = _raw(scores, judge_mask, candidate_mask)
+    raw, eligible = raw_statistics(scores, judge_mask, candidate_mask)
     return _dual_filter(raw.mean, raw.variance, raw.smallest, eligible, parameters)
 
 
@@ -221,8 +216,7 @@ def weighted_mean(
     These are a_i / sum(a), (.4007, .3206, .2787) by default: the settled mean is this statistic.
     No filter. `dispersion` is the raw mean absolute deviation. `key` is not read.
     """
-    settled, eligible, _ = _settled(scores, judge_mask, candidate_mask, parameters)
-    raw, _ = _raw(scores, judge_mask, candidate_mask)
+    settled, raw, eligible = _settled(scores, judge_mask, candidate_mask, parameters)
     return _rank(
         eligible, eligible, settled.mean, raw.deviation, settled.mean, settled.mean, raw.smallest
     )
@@ -240,8 +234,7 @@ def weighted_mean_filtered(
     Filter, choice and fallback are VERDICT's, so that a difference from it is the doing of the
     dispersion alone. `key` is not read.
     """
-    settled, eligible, _ = _settled(scores, judge_mask, candidate_mask, parameters)
-    raw, _ = _raw(scores, judge_mask, candidate_mask)
+    settled, raw, eligible = _settled(scores, judge_mask, candidate_mask, parameters)
     return _dual_filter(settled.mean, raw.deviation, raw.smallest, eligible, parameters)
 
 
@@ -256,7 +249,7 @@ def mean(
 
     `parameters` and `key` are not read.
     """
-    raw, eligible = _raw(scores, judge_mask, candidate_mask)
+    raw, eligible = raw_statistics(scores, judge_mask, candidate_mask)
     return _rank(eligible, eligible, raw.mean, raw.deviation, raw.mean, raw.mean, raw.smallest)
 
 
@@ -268,7 +261,7 @@ def minimum(
     key: Key[Array, ""],
 ) -> Verdict:
     """The highest smallest raw score, no filter. Otherwise as `mean`."""
-    raw, eligible = _raw(scores, judge_mask, candidate_mask)
+    raw, eligible = raw_statistics(scores, judge_mask, candidate_mask)
     return _rank(
         eligible, eligible, raw.mean, raw.deviation, raw.smallest, raw.smallest, raw.smallest
     )
@@ -282,7 +275,7 @@ def maximum(
     key: Key[Array, ""],
 ) -> Verdict:
     """The highest largest raw score, no filter. Otherwise as `mean`."""
-    raw, eligible = _raw(scores, judge_mask, candidate_mask)
+    raw, eligible = raw_statistics(scores, judge_mask, candidate_mask)
     return _rank(
         eligible, eligible, raw.mean, raw.deviation, raw.largest, raw.largest, raw.smallest
     )
@@ -299,9 +292,9 @@ def majority(
 
     Ranked by the share of the unmasked judges that vote for it, then by the raw mean; if none is
     accepted, all eligible candidates are ranked so. `dispersion` is the raw mean absolute
-    deviation. `key` is not read.
+    deviation. This project's reading of the paper's "Majority". `key` is not read.
     """
-    raw, eligible = _raw(scores, judge_mask, candidate_mask)
+    raw, eligible = raw_statistics(scores, judge_mask, candidate_mask)
     mask = jnp.asarray(judge_mask)
     votes = jnp.sum(mask & (jnp.asarray(scores) > parameters.vote_score + TOLERANCE), axis=1)
     judges = jnp.maximum(jnp.sum(mask, axis=1), 1)
@@ -321,9 +314,9 @@ def variance(
     """The highest raw mean whose population standard deviation is < max_std.
 
     If there is none, the lowest standard deviation (that is, variance). `dispersion` is the
-    standard deviation. `key` is not read.
+    standard deviation. This project's reading of the paper's "Variance". `key` is not read.
     """
-    raw, eligible = _raw(scores, judge_mask, candidate_mask)
+    raw, eligible = raw_statistics(scores, judge_mask, candidate_mask)
     std = jnp.sqrt(raw.variance)
     accepted = eligible & (std < parameters.max_std - TOLERANCE)
     return _rank(eligible, accepted, raw.mean, std, raw.mean, -std, raw.smallest)
@@ -337,7 +330,7 @@ def random(
     key: Key[Array, ""],
 ) -> Verdict:
     """Uniform among the candidates. Reads no score, so it needs no judge; statistics are NaN."""
-    _check_shapes(scores, judge_mask, candidate_mask)
+    check_shapes(scores, judge_mask, candidate_mask)
     return _unjudged(scores, candidate_mask, _uniform(key, jnp.asarray(candidate_mask)))
 
 
@@ -352,7 +345,7 @@ def first(
 
     Reads no score, so it needs no judge; statistics are NaN. `key` is not read.
     """
-    _check_shapes(scores, judge_mask, candidate_mask)
+    check_shapes(scores, judge_mask, candidate_mask)
     return _unjudged(scores, candidate_mask, _lowest(jnp.asarray(candidate_mask)))
 
 
@@ -377,6 +370,49 @@ RULES: Mapping[str, Rule] = MappingProxyType(
 """Every rule by the name that commands and reports use."""
 
 
+def matched_epsilon(
+    means: Float[Array, "*batch"],
+    dispersions: Float[Array, "*batch"],
+    tau: float | Float[Array, ""],
+    share: float | Float[Array, ""],
+) -> Float[jax.Array, ""]:
+    """The epsilon at which the filter of `verdict` and its kin accepts a share of candidates.
+
+    On validation candidates it makes two measures of dispersion comparable: each gets the epsilon
+    at which it accepts as many as the other (fact 13 of the design). Any means and dispersions
+    will do: settled, raw mean absolute deviations, variances.
+
+    Args:
+        means: of all candidates of a validation set; NaN for one that is not eligible, which
+            counts in the share and is never accepted.
+        dispersions: of the same candidates.
+        tau: the threshold on the means.
+        share: of all candidates, in [0, 1]; rounded to a whole number of candidates. At most the
+            candidates with mean > tau can be accepted: a larger share gives the epsilon that
+            accepts exactly these. Dispersions that tie within the filter's tolerance are accepted
+            together, hence possibly more than asked for.
+
+    Returns:
+        The least such epsilon; 0, which accepts nothing, where no candidate is to be accepted.
+        NaN for a traced share outside [0, 1].
+
+    Raises:
+        ValueError: shapes that differ, or a concrete share outside [0, 1].
+    """
+    if means.shape != dispersions.shape:
+        raise ValueError(f"means have shape {means.shape}, dispersions {dispersions.shape}")
+    if not isinstance(share, Tracer) and not 0 <= share <= 1:
+        raise ValueError(f"share is {share}, not a number in [0, 1]")
+    endorsed = (means > tau + TOLERANCE) & ~jnp.isnan(dispersions)
+    ordered = jnp.sort(jnp.where(endorsed, dispersions, jnp.inf), axis=None)
+    wanted = jnp.round(share * means.size).astype(int)
+    count = jnp.minimum(wanted, jnp.sum(endorsed))
+    # Twice: once because the filter is stricter by it, once to lie beyond the last one accepted.
+    least = ordered[jnp.maximum(count, 1) - 1] + 2 * TOLERANCE
+    epsilon = jnp.where(count > 0, least, 0.0)
+    return jnp.where((share >= 0) & (share <= 1), epsilon, jnp.nan)
+
+
 def stubbornness_permutations(
     parameters: RuleParameters,
 ) -> Mapping[tuple[int, ...], RuleParameters]:
@@ -386,9 +422,9 @@ def stubbornness_permutations(
     is the assignment given and (1, 0, 2) swaps V with L. Raw scores that are equal for two judges
     cannot tell their swap by mean or dispersion: (.9, .3, .9) does not see V and C swapped.
     """
-    stubbornness = jnp.asarray(parameters.stubbornness)
+    stubbornness = parameters.stubbornness
     return {
-        order: dataclasses.replace(parameters, stubbornness=stubbornness[jnp.asarray(order)])
+        order: dataclasses.replace(parameters, stubbornness=stubbornness[..., np.array(order)])
         for order in itertools.permutations(range(stubbornness.shape[-1]))
     }
 
@@ -398,45 +434,12 @@ def _settled(
     judge_mask: Bool[Array, "n m"],
     candidate_mask: Bool[Array, " n"],
     parameters: RuleParameters,
-) -> tuple[Equilibrium, Bool[jax.Array, " n"], Float[jax.Array, " n"]]:
-    """The equilibrium of each candidate, who is eligible, the smallest raw scores."""
-    raw, eligible = _raw(scores, judge_mask, candidate_mask)
+) -> tuple[Equilibrium, RawStatistics, Bool[jax.Array, " n"]]:
+    """The equilibrium of each candidate, the statistics of its raw scores, who is eligible."""
+    raw, eligible = raw_statistics(scores, judge_mask, candidate_mask)
     present = jnp.asarray(judge_mask) & jnp.asarray(candidate_mask)[:, None]
     settled = solve(scores, parameters.stubbornness, present, parameters.coupling)
-    return settled, eligible & jnp.isfinite(settled.mean), raw.smallest
-
-
-def _raw(
-    scores: Float[Array, "n m"],
-    judge_mask: Bool[Array, "n m"],
-    candidate_mask: Bool[Array, " n"],
-) -> tuple[_RawStatistics, Bool[jax.Array, " n"]]:
-    """Statistics of the raw scores of each candidate, who is eligible."""
-    _check_shapes(scores, judge_mask, candidate_mask)
-    present = jnp.asarray(judge_mask) & jnp.asarray(candidate_mask)[:, None]
-    check_scores(scores, present)
-    raw = jax.vmap(_raw_statistics)(jnp.asarray(scores, solution_dtype(scores)), present)
-    return raw, jnp.isfinite(raw.mean)
-
-
-def _raw_statistics(scores: Float[jax.Array, " m"], mask: Bool[jax.Array, " m"]) -> _RawStatistics:
-    """Population statistics of the unmasked scores of one candidate.
-
-    NaN where fewer than two scores are unmasked or one of them is invalid.
-    """
-    judges = jnp.sum(mask)
-    valid = (judges >= MIN_JUDGES) & jnp.all(~mask | ((scores >= 0.0) & (scores <= 1.0)))
-    count = jnp.maximum(judges, 1).astype(scores.dtype)
-    average = jnp.sum(jnp.where(mask, scores, 0.0)) / count
-    residual = jnp.where(mask, scores - average, 0.0)
-    statistics = _RawStatistics(
-        mean=average,
-        deviation=jnp.sum(jnp.abs(residual)) / count,
-        variance=jnp.sum(jnp.square(residual)) / count,
-        smallest=jnp.min(jnp.where(mask, scores, jnp.inf)),
-        largest=jnp.max(jnp.where(mask, scores, -jnp.inf)),
-    )
-    return jax.tree.map(lambda value: jnp.where(valid, value, jnp.nan), statistics)
+    return settled, raw, eligible & jnp.isfinite(settled.mean)
 
 
 def _passes(
@@ -504,14 +507,3 @@ def _uniform(key: Key[Array, ""], mask: Bool[jax.Array, " n"]) -> Int[jax.Array,
     """A uniformly drawn index among the True, -1 if there is none."""
     drawn = jax.random.categorical(key, jnp.where(mask, 0.0, -jnp.inf))
     return jnp.where(jnp.any(mask), drawn, -1)
-
-
-def _check_shapes(scores: Array, judge_mask: Array, candidate_mask: Array) -> None:
-    if scores.ndim != 2 or scores.shape[0] < 1:
-        raise ValueError(f"scores have shape {scores.shape}; a decision is [n >= 1, m]")
-    if judge_mask.shape != scores.shape:
-        raise ValueError(f"judge_mask has shape {judge_mask.shape}; the scores have {scores.shape}")
-    if candidate_mask.shape != scores.shape[:1]:
-        raise ValueError(
-            f"candidate_mask has shape {candidate_mask.shape}; the scores have {scores.shape}"
-        )

@@ -5,24 +5,24 @@ from __future__ import annotations
 import csv
 import json
 import math
-import os
-import secrets
-import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from io import TextIOBase
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, UInt64
+from jaxtyping import Bool, Float, Int, UInt64
 
-from verdict_jax.equilibrium import Equilibrium, solve
-from verdict_jax.rules import DEFAULT_STUBBORNNESS, RULES, RuleParameters, Verdict
+from verdict_jax import defaults
+from verdict_jax.decisions import decide_each
+from verdict_jax.equilibrium import valid_stubbornness
+from verdict_jax.rules import RuleParameters
 from verdict_jax.score_reader import ScoreBlock, ScoreTable, joined, open_scores
 from verdict_jax.score_records import CSV_ENDINGS, JSON_LINES_ENDINGS, ScoreTableError
+from verdict_jax.whole_file import whole_or_absent
 
 SETTLED_ROWS = 8192
 """Rows of one compiled call: groups of up to n candidates are settled SETTLED_ROWS / n at a time.
@@ -33,7 +33,7 @@ A group is padded to the next power of 4, so that a table compiles at most once 
 _PAPER_JUDGES = (("visual", "v"), ("logical", "l"), ("contextual", "c"))
 _PAPER_STUBBORNNESS = {
     name: stubbornness
-    for names, stubbornness in zip(_PAPER_JUDGES, DEFAULT_STUBBORNNESS, strict=True)
+    for names, stubbornness in zip(_PAPER_JUDGES, defaults.STUBBORNNESS, strict=True)
     for name in names
 }
 
@@ -53,8 +53,8 @@ class TableSettings:
     judges: tuple[str, ...] = ()
     stubbornness: tuple[float, ...] = ()
     group: str | None = None
-    tau: float = 0.6
-    epsilon: float = 0.1
+    tau: float = defaults.TAU
+    epsilon: float = defaults.EPSILON
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,7 @@ def settle_file(
     Raises:
         ScoreTableError: a table, column, cell or setting that cannot be used; one line that names
             the file, row and column.
+        TargetError: no file can appear at `out`.
         OSError: a file cannot be read or written.
     """
     if math.isnan(settings.tau) or math.isnan(settings.epsilon):
@@ -119,7 +120,7 @@ def settle_file(
         stubbornness = _stubbornness(table, settings.stubbornness)
         added = _added_columns(table)
         if isinstance(out, Path):
-            with _whole_or_absent(out) as stream:
+            with whole_or_absent(out) as stream:
                 _write(table, added, stubbornness, settings, stream, json_lines, progress)
         else:
             _write(table, added, stubbornness, settings, out, json_lines, progress)
@@ -168,12 +169,15 @@ def settle_rows(
                     offset < sizes[picked, None], starts[picked, None] + offset, -1
                 )
                 present = row >= 0
-                equilibrium, verdict = _settle_groups(
+                verdict, equilibrium = decide_each(
+                    "verdict",
                     np.where(present[..., None], scores[row], 0.0),
                     mask[row] & present[..., None],
                     present,
                     parameters,
+                    jnp.broadcast_to(jax.random.key(0), (together,)),  # `verdict` draws nothing.
                 )
+                assert equilibrium is not None, f"{judges} judges settle nothing"
                 target = row[present]
                 settled.consensus[target] = np.asarray(equilibrium.consensus)[present]
                 settled.mean[target] = np.asarray(equilibrium.mean)[present]
@@ -185,20 +189,6 @@ def settle_rows(
     return settled
 
 
-@jax.jit
-def _settle_groups(
-    scores: Float[Array, "groups n m"],
-    mask: Bool[Array, "groups n m"],
-    present: Bool[Array, "groups n"],
-    parameters: RuleParameters,
-) -> tuple[Equilibrium, Verdict]:
-    key = jax.random.key(0)  # The rule `verdict` draws nothing.
-    verdict = jax.vmap(RULES["verdict"], in_axes=(0, 0, 0, None, None))(
-        scores, mask, present, parameters, key
-    )
-    return solve(scores, parameters.stubbornness, mask), verdict
-
-
 def _stubbornness(table: ScoreTable, given: Sequence[float]) -> tuple[float, ...]:
     if not given:
         return default_stubbornness(table.judges)
@@ -207,12 +197,15 @@ def _stubbornness(table: ScoreTable, given: Sequence[float]) -> tuple[float, ...
             f"{table.path}: --stubbornness gives {len(given)} for "
             f"{len(table.judges)} judges ({', '.join(table.judges)}); give one for each"
         )
-    for judge, value in zip(table.judges, given, strict=True):
-        if not np.finfo(np.float64).tiny <= value < math.inf:
-            raise ScoreTableError(
-                f"{table.path}, column {judge!r}: stubbornness {value:g} must be positive and "
-                "finite, or the equilibrium is not unique"
-            )
+    wrong = ~valid_stubbornness(np.asarray(given, np.float64))
+    if wrong.any():
+        judge = int(wrong.argmax())
+        limits = np.finfo(np.float64)
+        raise ScoreTableError(
+            f"{table.path}, column {table.judges[judge]!r}: stubbornness {given[judge]:g} must be "
+            f"positive and finite ({limits.tiny:.2g} to {1 / limits.tiny:.2g}), or the equilibrium "
+            "is not unique"
+        )
     return tuple(given)
 
 
@@ -386,25 +379,3 @@ def _writes_json_lines(out: Path) -> bool:
         return ending in JSON_LINES_ENDINGS
     endings = ", ".join(CSV_ENDINGS + JSON_LINES_ENDINGS)
     raise ScoreTableError(f"{out}: --out must end in one of {endings}")
-
-
-@contextmanager
-def _whole_or_absent(out: Path) -> Iterator[TextIOBase]:
-    """A stream whose text becomes the file `out` at the end, or nothing on any error."""
-    target = Path(os.path.realpath(out))  # A link stays a link.
-    if target.exists() and not target.is_file():
-        raise ScoreTableError(f"{out}: --out is not a file; name one that may be replaced")
-    if not target.parent.is_dir():
-        raise ScoreTableError(f"{out}: --out's folder does not exist; create it first")
-    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
-    try:
-        with open(partial, "x", encoding="utf-8", errors="backslashreplace", newline="") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        if target.exists():
-            shutil.copymode(target, partial)
-        os.replace(partial, target)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
