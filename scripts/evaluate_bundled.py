@@ -77,8 +77,8 @@ def answer_figures(vlm: VLM, args: Args) -> dict[str, float]:
     for batch in track([*batches(chosen, args.batch)], "answering"):
         traces = reason(batch, greedy, rule="first", n=1, max_steps=6).traces
         right += sum(
-            trace.answer is not None and is_correct(question, trace.chain)
-            for question, trace in zip(batch, traces, strict=True)
+            trace.gold is not None and is_correct(trace.answer, trace.gold, trace.choices)
+            for trace in traces
         )
         unanswered += sum(trace.answer is None for trace in traces)
     share = right / len(chosen)

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verdict_jax.answers import extract_choice, final_answer, is_correct
-from verdict_jax.protocols import Question
+from verdict_jax.answers import declares, extract_choice, final_answer, is_correct
 
 FOUR = ("cat", "dog", "red ball", "blue box")
 SIDES = ("left", "left of the car")
@@ -173,40 +172,82 @@ def test_choices_must_fit_the_alphabet():
 
 
 @pytest.mark.parametrize(
-    ("gold", "choices", "chain", "right"),
+    ("text", "choices", "expected"),
     [
-        ("no", (), "The picture shows a circle.\n\nAnswer: no", True),
-        ("No", (), "Answer: no.", True),
-        ("no", (), "Answer: yes", False),
-        ("no", (), "no", False),
-        ("no", (), "Answer: not sure", False),
-        ("a circle", (), "Answer: circle", True),
-        ("3", (), "Answer: 3.0", True),
-        ("30", (), "Answer: 3.0", False),
-        ("-5", (), "Answer: 5", False),
-        ("3.5", (), "Answer: 35", False),
-        ("1000", (), "Answer: 1,000", True),
-        ("it’s red", (), "Answer: it's red", True),
-        ("A", (), "Answer: the", False),
-        ("+", (), "Answer: +", True),
-        ("+", (), "Answer: -", False),
-        ("B", FOUR, "Answer: dog", True),
-        ("(B)", FOUR, "Answer: B", True),
-        ("dog", FOUR, "Answer: B", True),
-        ("(B) dog", FOUR, "Answer: B", True),
-        ("B", FOUR, "Answer: A or B", False),
-        ("B", FOUR, "", False),
-        ("F", ("1", "2", "3", "4", "5", "6"), "Answer: F", True),
+        # Prose that names no choice explains; the chain goes on.
+        ("The correct answer is the one that is closest to the camera.", FOUR, False),
+        ("The correct answer is the one that is closest to the camera.", (), True),
+        ("The answer is consistent with the picture.", FOUR, False),
+        ("It wears a collar, so it is a dog.", FOUR, False),
+        ("Now I choose to look at the left side.", FOUR, False),
+        # Prose that names one, or two.
+        ("The correct answer is the dog.", FOUR, True),
+        (
+            "The answer is (B), because it wears a collar, as no cat in this house would.",
+            FOUR,
+            True,
+        ),
+        ("I choose C because A is too far.", FOUR, True),
+        ("The answer is either A or B", FOUR, True),
+        ("The answer is B, not C", FOUR, True),
+        # A retraction declares nothing, whatever went before it.
+        ("The answer is not B", FOUR, False),
+        ("The answer is not B", (), False),
+        ("The answer is B. No, the answer is not B.", FOUR, False),
+        ("If it is red, the answer is B.", FOUR, False),
+        # A mark declares whatever it holds.
+        ("Answer: B", FOUR, True),
+        ("Answer: a bird", FOUR, True),
+        ("\\boxed{7}", FOUR, True),
+        ("Answer:", FOUR, False),
+        ("Answer: B\n\nThe answer is consistent with the picture.", FOUR, True),
+        ("", FOUR, False),
     ],
 )
-def test_is_correct(gold, choices, chain, right):
-    assert is_correct(Question("q", "?", choices=choices, answer=gold), chain) is right
+def test_declares(text, choices, expected):
+    assert declares(text, choices) is expected
 
 
-@pytest.mark.parametrize(("gold", "choices"), [(None, ()), ("bird", FOUR), ("E", FOUR)])
-def test_a_gold_answer_that_is_none_is_an_error(gold, choices):
-    with pytest.raises(ValueError, match="q: "):
-        is_correct(Question("q", "?", choices=choices, answer=gold), "Answer: A")
+def test_a_chain_may_end_only_where_choices_fit_the_alphabet():
+    with pytest.raises(ValueError, match="1 to 26 choices"):
+        declares("Answer: A", [str(i) for i in range(27)])
+
+
+@pytest.mark.parametrize(
+    ("gold", "choices", "answer", "right"),
+    [
+        ("no", (), "no", True),
+        ("No", (), "no", True),
+        ("no", (), "yes", False),
+        ("no", (), None, False),
+        ("no", (), "not sure", False),
+        ("a circle", (), "circle", True),
+        ("3", (), "3.0", True),
+        ("30", (), "3.0", False),
+        ("-5", (), "5", False),
+        ("3.5", (), "35", False),
+        ("1000", (), "1,000", True),
+        ("it’s red", (), "it's red", True),
+        ("A", (), "the", False),
+        ("+", (), "+", True),
+        ("+", (), "-", False),
+        ("B", FOUR, "B", True),
+        ("(B)", FOUR, "B", True),
+        ("dog", FOUR, "B", True),
+        ("(B) dog", FOUR, "B", True),
+        ("B", FOUR, "A", False),
+        ("B", FOUR, None, False),
+        ("F", ("1", "2", "3", "4", "5", "6"), "F", True),
+    ],
+)
+def test_is_correct(gold, choices, answer, right):
+    assert is_correct(answer, gold, choices) is right
+
+
+@pytest.mark.parametrize("gold", ["bird", "E"])
+def test_a_gold_answer_that_is_no_choice_is_an_error(gold):
+    with pytest.raises(ValueError, match=f"{gold}.* is none of the choices"):
+        is_correct("A", gold, FOUR)
 
 
 HOSTILE = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +17,9 @@ from verdict_jax import decisions
 from verdict_jax.keys import rule_keys, sampling_keys
 from verdict_jax.lifting import lift
 from verdict_jax.protocols import Candidate, Question, QuestionErrors
-from verdict_jax.reasoning import reason
+from verdict_jax.reasoning import ArgumentError, reason
 from verdict_jax.rules import RuleParameters
+from verdict_jax.tree import Tree
 
 QUESTIONS = (
     sum_question(7, 5, 9),
@@ -65,6 +67,29 @@ def test_verdict_finds_the_right_sums_where_base_does_not():
     trace = judged.traces[0]
     assert trace.chain == "3 + 5 = 8\n\n8 + 2 = 10\n\nAnswer: 10"
     assert [step.final for step in trace.steps] == [False, False, False]
+
+
+def test_oracle_at_n_is_the_rule_max_on_a_judge_that_knows_the_gold_chain():
+    """A ceiling: the right candidate is taken wherever there is one, whatever judges would say."""
+
+    def knows_gold(questions, steps, candidates):
+        scores, mask = judge_sums(questions, steps, candidates)
+        gold = np.repeat(scores.min(axis=-1, keepdims=True) > 0.5, 2, axis=-1)
+        return gold.astype(float), mask[..., :2]
+
+    oracle = lift(knows_gold, ("gold", "gold again"), name="oracle")
+    options = {"rule": "max", "parameters": RuleParameters(np.ones(2)), "n": 2}
+    questions = [sum_question(a, b, c) for a in (3, 8) for b in (5, 6) for c in (2, 9, 11)]
+    traces = reason(questions, SumReasoner(), [oracle], **options).traces
+    offered = taken = 0
+    for trace in traces:
+        for step in trace.steps:
+            right = [row == (1.0, 1.0) for row in step.raw]
+            assert step.chosen is not None and right[step.chosen] == any(right)
+            offered += any(right)
+            taken += right[0]
+        assert (trace.answer == trace.gold) == all((1.0, 1.0) in step.raw for step in trace.steps)
+    assert 0 < taken < offered < sum(len(trace.steps) for trace in traces)
 
 
 def test_a_step_records_raw_and_settled_scores_of_the_worked_example():
@@ -212,6 +237,18 @@ def test_the_answer_is_a_letter_where_there_are_choices():
     reasoner = ScriptedReasoner({"q": [[said("Answer: A or B", "eos")]]})
     (trace,) = reason([question], reasoner, rule="first", n=1).traces
     assert (trace.finish, trace.answer) == ("answered", None)
+
+
+def test_prose_that_names_no_choice_does_not_end_a_chain():
+    question = Question("q", "?", choices=("cat", "dog"), answer="B")
+    prose = "The correct answer is the one that is closest to the camera."
+    reasoner = ScriptedReasoner({"q": [[said(prose)], [said("Answer: B", "eos")]]})
+    (trace,) = reason([question], reasoner, rule="first", n=1).traces
+    assert (trace.finish, trace.answer, len(trace.steps)) == ("answered", "B", 2)
+    # A free answer may be as long as that.
+    free = dataclasses.replace(question, choices=())
+    (trace,) = reason([free], reasoner, rule="first", n=1).traces
+    assert (trace.finish, len(trace.steps)) == ("answered", 1)
 
 
 def test_only_the_last_allowed_step_is_final():
@@ -441,13 +478,30 @@ def test_a_wide_tree_serves_fewer_candidates():
 
 def test_a_tree_of_something_else_is_refused():
     trees = reason(QUESTIONS, SumReasoner(), [PANEL]).trees
-    with pytest.raises(ValueError, match="another question, model"):
+    with pytest.raises(ValueError, match="another question, choices, picture, model"):
         reason(QUESTIONS, SumReasoner(error_rate=0.5), [PANEL], trees=trees)
-    with pytest.raises(ValueError, match="another question, model"):
+    with pytest.raises(ValueError, match="another question, choices, picture, model"):
         reason(QUESTIONS, SumReasoner(), [PANEL], trees=trees, seed=1)
-    reworded = dataclasses.replace(QUESTIONS[0], text="7 + 5 + 8")
-    with pytest.raises(ValueError, match="another question, model"):
-        reason([reworded], SumReasoner(), [PANEL], trees=trees)
+    for change in (
+        {"text": "7 + 5 + 8"},
+        {"choices": ("20", "21")},
+        {"images": (Path("sum.png"),)},
+        {"images": (b"another picture",)},
+    ):
+        other = dataclasses.replace(QUESTIONS[0], **change)
+        with pytest.raises(ArgumentError, match="another question, choices, picture, model"):
+            reason([other], SumReasoner(), [PANEL], trees=trees)
+
+
+def test_a_tree_knows_choices_and_pictures_after_json():
+    question = dataclasses.replace(QUESTIONS[0], choices=("20", "21"), images=(b"abc",))
+    first = reason([question], SumReasoner(), [PANEL])
+    stored = {item: Tree.from_json(tree.to_json()) for item, tree in first.trees.items()}
+    assert stored[question.id].choices == ("20", "21")
+    assert (
+        stored[question.id].images == first.traces[0].images == ("bytes sha256:ba7816bf8f01cfea",)
+    )
+    assert reason([question], SumReasoner(), [PANEL], trees=stored).traces == first.traces
 
 
 # --- batch shapes
@@ -501,15 +555,43 @@ def test_a_rule_compiles_once_for_all_batch_sizes():
         ({"panels": [PANEL, PANEL]}, "two panels"),
         ({"buckets": (0,)}, "buckets"),
         ({"questions": QUESTIONS[:1] * 2}, "not distinct"),
+        *(
+            ({"parameters": RuleParameters(**{name: value})}, f"{name} must be one finite number")
+            for name in ("tau", "epsilon", "vote_score", "quorum", "max_std")
+            for value in (float("nan"), float("inf"), np.array([0.1, 0.2]))
+        ),
+        *(
+            (
+                {"parameters": RuleParameters(np.array(stubbornness))},
+                rf"stubbornness\[{judge}\] is .* must be positive and finite in float32",
+            )
+            for stubbornness, judge in (
+                ((0.0, 1.0, 1.0), 0),
+                ((1.0, -1.0, 1.0), 1),
+                ((1.0, 1.0, float("nan")), 2),
+                ((1.0, float("inf"), 1.0), 1),
+                ((1.0, 1.0, 1e-40), 2),
+            )
+        ),
+        ({"parameters": RuleParameters(np.ones(2))}, "the panels have 3 judges"),
+        ({"parameters": RuleParameters(coupling=np.ones((2, 2)))}, "coupling has shape"),
+        ({"parameters": RuleParameters(coupling=np.ones((3, 3)) / 3)}, r"coupling\[0\] is"),
     ],
 )
 def test_wrong_arguments(options, message):
     arguments = {"questions": QUESTIONS, "panels": [PANEL], **options}
     questions, panels = arguments.pop("questions"), arguments.pop("panels")
     reasoner = SumReasoner()
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         reason(questions, reasoner, panels, **arguments)
     assert reasoner.calls == []
+
+
+def test_a_contract_broken_by_a_panel_is_no_mistake_in_the_arguments():
+    panel, _ = by_text({"x": (0.5, 1.2, 0.5)})
+    with pytest.raises(ValueError) as broken:
+        run_script([[said("x")]], [panel], n=1)
+    assert not isinstance(broken.value, ArgumentError)
 
 
 def test_large_seeds_differ():

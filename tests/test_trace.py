@@ -16,10 +16,10 @@ from toys import SUM_JUDGES, ScriptedReasoner, SumReasoner, judge_sums, said, su
 
 from verdict_jax.json_records import MalformedRecord, encode, json_schema
 from verdict_jax.lifting import lift
-from verdict_jax.protocols import Candidate, Question
+from verdict_jax.protocols import Candidate, Question, image_name
 from verdict_jax.reasoning import reason
 from verdict_jax.rules import RuleParameters
-from verdict_jax.trace import SCHEMA, RuleSettings, Step, StepCost, Trace, image_name
+from verdict_jax.trace import SCHEMA, RuleSettings, Step, StepCost, Trace
 from verdict_jax.tree import PanelIdentity
 
 texts = st.text(max_size=10)
@@ -116,7 +116,7 @@ def test_a_real_trace_goes_both_ways_and_says_what_was_used():
         {"model_id": "toy/judges", "judges": list(SUM_JUDGES), "settings": {"readout": "exact"}}
     ]
     assert (value["rule"], value["n"], value["seed"], value["max_steps"]) == ("verdict", 4, 11, 12)
-    assert value["parameters"]["stubbornness"] == pytest.approx([1.5, 1.0, 0.8])
+    assert value["parameters"]["stubbornness"] == [1.5, 1.0, 0.8]
     assert (value["parameters"]["tau"], value["parameters"]["epsilon"]) == (0.6, 0.1)
     assert (value["question"], value["gold"]) == ("7 + 5 + 9", "21")
     assert (broken.finish, broken.error) == ("error", "no such file: café.png")
@@ -138,12 +138,12 @@ def test_what_a_judge_did_not_say_is_null():
 
 
 def test_only_costs_are_left_out_of_equality():
-    (trace,) = reason([sum_question(7, 5)], SumReasoner(), rule="first", n=1).traces
+    panel = lift(judge_sums, SUM_JUDGES)
+    (trace,) = reason([sum_question(7, 5)], SumReasoner(), [panel]).traces
     other = dataclasses.replace(trace.steps[0], cost=StepCost(1.0, 2.0, 3.0, False, 7))
     assert dataclasses.replace(trace, steps=(other, *trace.steps[1:])) == trace
     for change in ({"seed": 1}, {"answer": "1"}, {"settings": {}}, {"panels": ()}, {"steps": ()}):
-        changed = dataclasses.replace(trace, **change)
-        assert (changed == trace) == (change == {"panels": ()})
+        assert dataclasses.replace(trace, **change) != trace
 
 
 def test_another_version_is_refused():

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from verdict_jax.json_records import MalformedRecord, decode, json_schema
 from verdict_jax.protocols import Candidate
-from verdict_jax.tree import Node, PanelIdentity, PanelScores, Tree, columns
+from verdict_jax.tree import SCHEMA, Node, PanelIdentity, PanelScores, Tree, columns
 
 PANEL = PanelIdentity("judge", ("visual", "logical"), {"readout": "digits"})
 OTHER = PanelIdentity("judge", ("visual", "logical"), {"readout": "yes_no"})
-EMPTY = Tree("item", "?", "model", {"temperature": 0.8}, 0, 3)
+EMPTY = Tree(SCHEMA, "item", "?", ("a", "b"), ("x.png",), "model", {"temperature": 0.8}, 0, 3)
 NODE = Node((), False, (Candidate("a"), Candidate("b"), Candidate("a")))
 YES = np.ones((3, 2), bool)
 
@@ -43,8 +43,10 @@ panels = st.builds(
 
 @st.composite
 def trees(draw) -> Tree:
+    several = st.lists(texts, max_size=2).map(tuple)
     tree = Tree(
-        draw(texts), draw(texts), draw(texts), draw(st.dictionaries(texts, setting, max_size=2)),
+        SCHEMA, draw(texts), draw(texts), draw(several), draw(several), draw(texts),
+        draw(st.dictionaries(texts, setting, max_size=2)),
         draw(st.integers(0, 2**32 - 1)), draw(st.integers(1, 3)),
     )  # fmt: skip
     for _ in range(draw(st.integers(0, 3))):
@@ -79,7 +81,7 @@ def test_json_both_ways(tree):
 
 def test_an_infinite_logprob_survives_json():
     candidate = Candidate("a", logprob=-math.inf, sample_logprob=math.nan)
-    tree = Tree("item", "?", "model", {}, 0, 1).with_node(Node((), False, (candidate,)))
+    tree = dataclasses.replace(EMPTY, n=1).with_node(Node((), False, (candidate,)))
     text = tree.to_json()
     jsonschema.validate(json.loads(text), json_schema(Tree))
     (read,) = Tree.from_json(text).nodes[0].candidates
@@ -87,7 +89,7 @@ def test_an_infinite_logprob_survives_json():
 
 
 def test_settings_keep_their_types():
-    tree = Tree("item", "?", "model", {"a": 1, "b": 1.0, "c": True, "d": "1"}, 0, 1)
+    tree = dataclasses.replace(EMPTY, settings={"a": 1, "b": 1.0, "c": True, "d": "1"})
     read = Tree.from_json(tree.to_json())
     assert [type(value) for value in read.settings.values()] == [int, float, bool, str]
 
@@ -118,6 +120,17 @@ def test_a_whole_number_stays_whole_where_a_float_may_stand_too():
             lambda v: v["nodes"][0]["candidates"][0].update(logprob="x"),
             r"candidates\[0\]\.logprob: expected number, got str",
         ),
+        *(
+            (
+                lambda v, name=name: v["nodes"][0]["candidates"][0].update(
+                    logprob={"nonfinite": name}
+                ),
+                r"candidates\[0\]\.logprob\.nonfinite: expected one of",
+            )
+            for name in ("abc", None, "1.5", 1.5, ["nan"])
+        ),
+        (lambda v: v.update(schema="verdict-tree/0"), r"\$\.schema: expected 'verdict-tree/1'"),
+        (lambda v: v.pop("schema"), r"\$\.schema: expected 'verdict-tree/1', got None"),
     ],
 )
 def test_malformed_json_names_the_place(change, message):

@@ -112,6 +112,17 @@ def drop_template(folder: Path) -> None:
     path.write_text(json.dumps(table))
 
 
+def drop_added_tokens(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    table = json.loads(path.read_text())
+    del table["added_tokens"]
+    path.write_text(json.dumps(table))
+
+
+def set_stops(folder: Path, ids: list[int]) -> None:
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
+
+
 def shrink_vocabulary(folder: Path) -> None:
     table = json.loads((folder / "config.json").read_text())
     table["text_config"]["vocab_size"] = 600
@@ -132,6 +143,15 @@ DEFECTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "other weights": (break_weights, "missing"),
     "no template": (drop_template, "chat template"),
     "other vocabulary": (shrink_vocabulary, "vocabulary"),
+    "no stop id": (lambda f: set_stops(f, []), "at least one id"),
+    "stop id past the vocabulary": (lambda f: set_stops(f, [151645]), "eos_token_id 151645"),
+    "half a tokenizer": (
+        lambda f: (f / "tokenizer.json").write_text(
+            '{"model": {"type": "BPE"}, "decoder": {"type": "ByteLevel"}}'
+        ),
+        "tokenizer.json",
+    ),
+    "tokenizer without added tokens": (drop_added_tokens, "added_tokens"),
 }
 
 
@@ -545,7 +565,9 @@ def test_settings_record_all_that_moves_a_candidate() -> None:
         "max_tokens": 11,
         "dtype": "float32",
         "system": prompts.reasoner_system(),
+        "system_choices": prompts.reasoner_system(("left", "right")),
     }
+    assert len({chooser.settings["system"], chooser.settings["system_choices"]}) == 2
     assert VLMReasoner(chooser.vlm).sampling == SamplingSettings(0.8, 0, 1.0, 512)
     assert chooser.model_id == chooser.vlm.name
 

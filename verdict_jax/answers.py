@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from verdict_jax.protocols import Question
+from verdict_jax.prompts import LETTERS
 
 MAX_CONTENT = 2000
 """Characters of a declaration that are read."""
@@ -134,9 +134,7 @@ def extract_choice(text: str, choices: Sequence[str]) -> str | None:
     Raises:
         ValueError: no choice, or more than there are letters.
     """
-    if not 1 <= len(choices) <= len(string.ascii_uppercase):
-        raise ValueError(f"expected 1 to 26 choices, got {len(choices)}")
-    keys = [_tokens(choice) for choice in choices]
+    keys = _choice_tokens(choices)
     for declaration in reversed(_declarations(text)):
         reading = _read(declaration.content, keys)
         if reading == "unclear" or (reading == "nothing" and declaration.form == "mark"):
@@ -148,25 +146,59 @@ def extract_choice(text: str, choices: Sequence[str]) -> str | None:
     return reading if reading not in ("nothing", "unclear") else None
 
 
-def is_correct(question: Question, chain: str) -> bool:
-    """Whether a finished chain declares the gold answer. What cannot be read is wrong.
+def declares(text: str, choices: Sequence[str] = ()) -> bool:
+    """Whether a text declares a final answer, so that a chain may end with it.
+
+    Without choices: `final_answer` finds one. With choices prose must name one of them ("The
+    correct answer is the one closest to the camera." explains, a chain goes on from it), be it
+    that it names two; a label, a box or a tag declares whatever it holds. A retraction ("The
+    answer is not B") declares nothing.
+
+    Raises:
+        ValueError: more choices than there are letters.
+    """
+    if not choices:
+        return final_answer(text) is not None
+    keys = _choice_tokens(choices)
+    for declaration in reversed(_declarations(text)):
+        reading = _read(declaration.content, keys)
+        if declaration.form == "mark":
+            return True
+        if reading == "unclear":
+            return not _NEGATION.search(_clause(declaration.content))
+        if reading != "nothing":
+            return True
+    return False
+
+
+def is_correct(answer: str | None, gold: str, choices: Sequence[str] = ()) -> bool:
+    """Whether a chain's answer is the gold one. None, for none that can be read, is wrong.
 
     With choices the letters are compared, and the gold answer is a letter ("B", "(B)") or the text
     of a choice. Without, the texts are: letter case, punctuation, a leading article and the
     spelling of a number (3.0, 1,000) do not count; a sign and a decimal point do.
 
+    Args:
+        answer: `Trace.answer`: what `extract_choice` gives of a finished chain if there are
+            choices, else what `final_answer` gives.
+        gold: the gold answer.
+        choices: option texts in order, lettered A, B, ...
+
     Raises:
-        ValueError: the question has no gold answer, or it is none of the choices.
+        ValueError: the gold answer is none of the choices, or there are too many of them.
     """
-    if question.answer is None:
-        raise ValueError(f"{question.id}: no gold answer")
-    if not question.choices:
-        answer = final_answer(chain)
-        return answer is not None and _tokens(answer) == _tokens(question.answer)
-    gold = _read_whole(question.answer, [_tokens(choice) for choice in question.choices])
-    if gold in ("nothing", "unclear"):
-        raise ValueError(f"{question.id}: gold answer {question.answer!r} is none of the choices")
-    return extract_choice(chain, question.choices) == gold
+    if not choices:
+        return answer is not None and _tokens(answer) == _tokens(gold)
+    letter = _read_whole(gold, _choice_tokens(choices))
+    if letter in ("nothing", "unclear"):
+        raise ValueError(f"the gold answer {gold!r} is none of the choices {tuple(choices)}")
+    return answer == letter
+
+
+def _choice_tokens(choices: Sequence[str]) -> list[tuple[str, ...]]:
+    if not 1 <= len(choices) <= len(LETTERS):
+        raise ValueError(f"expected 1 to 26 choices, got {len(choices)}")
+    return [_tokens(choice) for choice in choices]
 
 
 def _declarations(text: str) -> list[_Declaration]:
@@ -274,7 +306,7 @@ def _read_whole(text: str, choices: Sequence[tuple[str, ...]]) -> _Reading:
     plain = _undecorated(text)
     if not plain:
         return "nothing"
-    letters = string.ascii_uppercase[: len(choices)]
+    letters = LETTERS[: len(choices)]
     named = {letters[i] for i, choice in enumerate(choices) if choice == _tokens(plain)}
     bare = _BARE.fullmatch(plain)
     if bare:
@@ -299,7 +331,7 @@ def _read(content: str, choices: Sequence[tuple[str, ...]]) -> _Reading:
     clause = _TEX.sub(r"\1", _clause(content)).strip(_WRAPPING)
     found = {match[1] or match[2] for match in _LETTER.finditer(clause)}
     rejected = set(_REJECTED_BEFORE.findall(clause)) | set(_REJECTED_AFTER.findall(clause))
-    letters = string.ascii_uppercase[: len(choices)]
+    letters = LETTERS[: len(choices)]
     if found:
         kept = found - rejected
         return kept.pop() if len(kept) == 1 and kept <= set(letters) else "unclear"

@@ -9,6 +9,7 @@ an error that names its place.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import types
 from collections.abc import Mapping
@@ -18,6 +19,9 @@ Json = None | bool | int | float | str | list | dict
 Record = TypeVar("Record")
 
 _JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
+
+
+_NONFINITE = ("nan", "inf", "-inf")
 
 
 class MalformedRecord(ValueError):
@@ -37,6 +41,31 @@ def encode(value: object) -> Json:
     if isinstance(value, Mapping):
         return {str(key): encode(item) for key, item in value.items()}
     raise TypeError(f"no JSON form for {type(value).__name__}")
+
+
+def dumps(record: object) -> str:
+    """One line of JSON. Raises TypeError for what `encode` has no form for."""
+    return json.dumps(encode(record), ensure_ascii=False, allow_nan=False)
+
+
+def loads(kind: type[Record], text: str, schema: str) -> Record:
+    """The record that `dumps` wrote, of a class that names its layout in a field `schema`.
+
+    Args:
+        kind: a frozen dataclass.
+        text: JSON.
+        schema: the version that is understood.
+
+    Raises:
+        MalformedRecord: not JSON, no such record, or another version; the message names the place.
+    """
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise MalformedRecord(f"not JSON: {error}") from error
+    if isinstance(value, dict) and value.get("schema") != schema:
+        raise MalformedRecord(f"$.schema: expected {schema!r}, got {value.get('schema')!r}")
+    return decode(kind, value)
 
 
 def decode(kind: type[Record], value: object, place: str = "$") -> Record:
@@ -83,7 +112,10 @@ def _decode(hint: object, value: object, place: str) -> object:
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return decode(hint, value, place)
     if hint is float and isinstance(value, dict) and list(value) == ["nonfinite"]:
-        return float(value["nonfinite"])
+        name = value["nonfinite"]
+        if name not in _NONFINITE:
+            raise MalformedRecord(f"{place}.nonfinite: expected one of {_NONFINITE}, got {name!r}")
+        return float(name)
     # type() and not isinstance(): JSON's true must not pass as an int.
     if type(value) is hint:
         return value
@@ -122,7 +154,7 @@ def _schema(hint: object) -> dict[str, Json]:
     if hint is float:
         nonfinite: dict[str, Json] = {
             "type": "object",
-            "properties": {"nonfinite": {"enum": ["nan", "inf", "-inf"]}},
+            "properties": {"nonfinite": {"enum": list(_NONFINITE)}},
             "required": ["nonfinite"],
             "additionalProperties": False,
         }

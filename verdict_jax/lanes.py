@@ -4,26 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Generic
 
-from verdict_jax.protocols import Candidate, Question, QuestionErrors
-
-S = TypeVar("S")
-
-
-@runtime_checkable
-class Participant(Protocol[S]):
-    """What reasoners and panels have in common."""
-
-    def start(self, questions: Sequence[Question]) -> S: ...
-
-    def commit(self, state: S, steps: Sequence[Candidate | None]) -> S: ...
-
-    def take(self, state: S, rows: Sequence[int]) -> S: ...
+from verdict_jax.protocols import Candidate, Participant, Question, QuestionErrors, State
 
 
 @dataclass(frozen=True)
-class Lane(Generic[S]):
+class Lane(Generic[State]):
     """A state and the rows of the batch that its places hold.
 
     Attributes:
@@ -33,17 +20,17 @@ class Lane(Generic[S]):
         depth: how many steps are committed.
     """
 
-    state: S
+    state: State
     rows: tuple[int, ...]
     depth: int
 
 
 def open_lane(
-    participant: Participant[S],
+    participant: Participant[State],
     questions: Sequence[Question],
     rows: Sequence[int],
     broken: Mapping[int, str],
-) -> tuple[Lane[S] | None, Mapping[int, str]]:
+) -> tuple[Lane[State] | None, Mapping[int, str]]:
     """Starts a participant on rows of a batch.
 
     A row that cannot be started is replaced by a repeat of one that can, so that the others keep
@@ -76,11 +63,11 @@ def open_lane(
 
 
 def catch_up(
-    participant: Participant[S],
-    lane: Lane[S],
+    participant: Participant[State],
+    lane: Lane[State],
     chains: Sequence[Sequence[Candidate]],
     depth: int,
-) -> Lane[S]:
+) -> Lane[State]:
     """Commits the accepted steps of every row (`chains`, by batch row) up to a depth."""
     state = lane.state
     for d in range(lane.depth, depth):
@@ -101,8 +88,8 @@ def packed(rows: Sequence[int], size: int, buckets: Sequence[int]) -> tuple[int,
 
 
 def pack(
-    participant: Participant[S], lane: Lane[S], rows: Sequence[int], buckets: Sequence[int]
-) -> Lane[S]:
+    participant: Participant[State], lane: Lane[State], rows: Sequence[int], buckets: Sequence[int]
+) -> Lane[State]:
     """The lane cut down to these rows by `packed`; as it is if no bucket is smaller."""
     filled = packed(rows, len(lane.rows), buckets)
     if filled is None:

@@ -16,6 +16,7 @@ close the turn, and its prefix grows by the chosen step alone.
 
 from __future__ import annotations
 
+import string
 from collections.abc import Sequence
 from typing import Literal
 
@@ -30,7 +31,8 @@ JUDGES: tuple[JudgeName, ...] = ("visual", "logical", "contextual")
 STEP_DELIMITER = "\n\n"
 """Ends a step, and the question in a judge's turn."""
 
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+LETTERS = string.ascii_uppercase
+"""Name the choices, in their order."""
 
 ANSWER_PREFIX = "Answer: "
 """Opens the last step of a chain."""
@@ -92,7 +94,9 @@ def question_text(text: str, choices: Sequence[str] = ()) -> str:
         ValueError: more choices than letters.
     """
     if len(choices) > len(LETTERS):
-        raise ValueError(f"{len(choices)} choices, but there are {len(LETTERS)} letters")
+        raise ValueError(
+            f"{len(choices)} choices, but there are {len(LETTERS)} letters; give at most these many"
+        )
     lines = [f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False)]
     return "\n".join([text, *lines])
 

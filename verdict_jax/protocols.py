@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,16 @@ class Question:
     answer: str | None = None
 
 
+def image_name(image: ImageSource) -> str:
+    """A picture's name in records: its path, else what it is and a digest of its content."""
+    if isinstance(image, Path):
+        return str(image)
+    if isinstance(image, bytes):
+        return f"bytes sha256:{hashlib.sha256(image).hexdigest()[:16]}"
+    digest = hashlib.sha256(image.tobytes()).hexdigest()[:16]
+    return f"{image.mode} {image.width}x{image.height} sha256:{digest}"
+
+
 @dataclass(frozen=True)
 class Candidate:
     """One sampled continuation of a chain.
@@ -77,27 +88,24 @@ State = TypeVar("State")
 
 
 @runtime_checkable
-class Reasoner(Protocol[State]):
-    """Proposes candidate next steps for a batch of questions. States are never changed in place."""
+class Participant(Protocol[State]):
+    """What reasoners and panels have in common. States are never changed in place."""
 
     @property
     def model_id(self) -> str:
-        """Names the weights; part of a trace and of the identity of its tree."""
+        """Names the weights, in traces and as part of what stored results are found by."""
         ...
 
     @property
     def settings(self) -> Mapping[str, Setting]:
-        """Every sampling setting in force, recorded in the trace (known-fault V9)."""
+        """All else that moves what it gives, recorded in traces (known-fault V9).
+
+        A reasoner's sampling settings; read-out, rubric and image visibility of a panel's judges.
+        """
         ...
 
     def start(self, questions: Sequence[Question]) -> State:
         """State before the first step. Raises QuestionErrors for items that cannot be read."""
-        ...
-
-    def propose(
-        self, state: State, keys: Key[jax.Array, "batch n"], final: bool
-    ) -> Sequence[Sequence[Candidate]]:
-        """n candidates per row; `final` marks the last step, which runs to the end of the chain."""
         ...
 
     def commit(self, state: State, steps: Sequence[Candidate | None]) -> State:
@@ -110,7 +118,18 @@ class Reasoner(Protocol[State]):
 
 
 @runtime_checkable
-class Panel(Protocol[State]):
+class Reasoner(Participant[State], Protocol[State]):
+    """Proposes candidate next steps for a batch of questions."""
+
+    def propose(
+        self, state: State, keys: Key[jax.Array, "batch n"], final: bool
+    ) -> Sequence[Sequence[Candidate]]:
+        """n candidates per row; `final` marks the last step, which runs to the end of the chain."""
+        ...
+
+
+@runtime_checkable
+class Panel(Participant[State], Protocol[State]):
     """Judges that share one pass. Never sees another panel's scores.
 
     (model_id, judges, settings) names what a panel's scores are a function of: stored scores are
@@ -120,18 +139,6 @@ class Panel(Protocol[State]):
     @property
     def judges(self) -> tuple[str, ...]:
         """Names of the judges, one per column of `score`."""
-        ...
-
-    @property
-    def model_id(self) -> str: ...
-
-    @property
-    def settings(self) -> Mapping[str, Setting]:
-        """Read-out, rubric and image visibility of each judge: all that moves a score."""
-        ...
-
-    def start(self, questions: Sequence[Question]) -> State:
-        """State before the first step. Raises QuestionErrors for items that cannot be read."""
         ...
 
     def score(
@@ -144,10 +151,6 @@ class Panel(Protocol[State]):
         whatever stands in its place, so a panel may skip it.
         """
         ...
-
-    def commit(self, state: State, steps: Sequence[Candidate | None]) -> State: ...
-
-    def take(self, state: State, rows: Sequence[int]) -> State: ...
 
 
 ScoreFunction = Callable[

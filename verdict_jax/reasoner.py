@@ -61,6 +61,7 @@ class VLMReasoner:
             "max_tokens": self.sampling.max_tokens,
             "dtype": self.vlm.dtype,
             "system": prompts.reasoner_system(),
+            "system_choices": prompts.reasoner_system(choices=("",)),
         }
 
     def start(self, questions: Sequence[Question]) -> ReasonerState:

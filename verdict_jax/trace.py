@@ -7,21 +7,19 @@ that gave no score, the consensus of a masked judge) is null, never 0.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from verdict_jax.json_records import MalformedRecord, decode, encode
-from verdict_jax.protocols import Candidate, ImageSource, Setting
+from verdict_jax.json_records import dumps, loads
+from verdict_jax.prompts import chain_text
+from verdict_jax.protocols import Candidate, Setting
 from verdict_jax.rules import RuleParameters
 from verdict_jax.tree import PanelIdentity, Table
 
-State = Literal["answered", "eos", "length", "cap", "empty", "error"]
+ChainFinish = Literal["answered", "eos", "length", "cap", "empty", "error"]
 """How a chain ended.
 
 answered: the last step declares a final answer. eos: the model ended the chain. length: a step
@@ -130,7 +128,7 @@ class Trace:
     Attributes:
         schema: the version of this layout.
         item, question, choices, gold: of the Question.
-        images: its pictures by name (`image_name`).
+        images: its pictures by `protocols.image_name`.
         model_id, settings: the reasoner's weights and its sampling settings in force.
         panels: the judges, in the order of the score columns.
         rule, parameters: how a candidate was chosen.
@@ -159,18 +157,18 @@ class Trace:
     max_steps: int
     seed: int
     steps: tuple[Step, ...]
-    finish: State
+    finish: ChainFinish
     error: str | None
     answer: str | None
 
     @property
     def chain(self) -> str:
-        """The accepted steps, joined by blank lines."""
+        """The accepted steps as the reasoner writes them."""
         return join_chain(self.steps)
 
     def to_json(self) -> str:
         """One line of JSON."""
-        return json.dumps(encode(self), ensure_ascii=False, allow_nan=False)
+        return dumps(self)
 
     @classmethod
     def from_json(cls, text: str) -> Trace:
@@ -179,27 +177,9 @@ class Trace:
         Raises:
             MalformedRecord: not JSON, not a trace, or another version; the message names the place.
         """
-        try:
-            value = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise MalformedRecord(f"not JSON: {error}") from error
-        if isinstance(value, dict) and value.get("schema") != SCHEMA:
-            raise MalformedRecord(f"$.schema: expected {SCHEMA!r}, got {value.get('schema')!r}")
-        return decode(cls, value)
+        return loads(cls, text, SCHEMA)
 
 
 def join_chain(steps: tuple[Step, ...]) -> str:
-    """The accepted candidates' texts, joined by blank lines."""
-    return "\n\n".join(
-        step.candidates[step.chosen].text for step in steps if step.chosen is not None
-    )
-
-
-def image_name(image: ImageSource) -> str:
-    """A picture's name in a trace: its path, else what it is and a digest of its content."""
-    if isinstance(image, Path):
-        return str(image)
-    if isinstance(image, bytes):
-        return f"bytes sha256:{hashlib.sha256(image).hexdigest()[:16]}"
-    digest = hashlib.sha256(image.tobytes()).hexdigest()[:16]
-    return f"{image.mode} {image.width}x{image.height} sha256:{digest}"
+    """The accepted candidates' texts as one chain."""
+    return chain_text([s.candidates[s.chosen].text for s in steps if s.chosen is not None])

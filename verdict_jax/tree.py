@@ -8,15 +8,16 @@ that nobody has visited. The prefix is the path of chosen indices from the root.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-from verdict_jax.json_records import MalformedRecord, decode, encode
+from verdict_jax.json_records import dumps, loads
 from verdict_jax.protocols import Candidate, Setting
+
+SCHEMA = "verdict-tree/1"
 
 Table = tuple[tuple[float | None, ...], ...]
 """Values [n][judges] as they are stored: None where there is none."""
@@ -87,8 +88,10 @@ class Tree:
     """All nodes visited for one item under one model, sampling setting and seed.
 
     Attributes:
+        schema: the version of this layout.
         item: the question's id.
-        question: the question's text; the same id with another text is another item.
+        question, choices, images: of the question, its pictures by `protocols.image_name`; the
+            same id with another text, choice or picture is another item.
         model_id: the reasoner's.
         settings: the reasoner's sampling settings.
         seed: the run's seed.
@@ -97,8 +100,11 @@ class Tree:
         nodes: sorted by path.
     """
 
+    schema: str
     item: str
     question: str
+    choices: tuple[str, ...]
+    images: tuple[str, ...]
     model_id: str
     settings: Mapping[str, Setting]
     seed: int
@@ -173,20 +179,16 @@ class Tree:
 
     def to_json(self) -> str:
         """One line of JSON; `json_records.json_schema(Tree)` describes it."""
-        return json.dumps(encode(self), ensure_ascii=False, allow_nan=False)
+        return dumps(self)
 
     @classmethod
     def from_json(cls, text: str) -> Tree:
         """The tree that `to_json` wrote.
 
         Raises:
-            MalformedRecord: not JSON, or not a tree; the message names the place.
+            MalformedRecord: not JSON, not a tree, or another version; the message names the place.
         """
-        try:
-            value = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise MalformedRecord(f"not JSON: {error}") from error
-        return decode(cls, value)
+        return loads(cls, text, SCHEMA)
 
 
 def columns(

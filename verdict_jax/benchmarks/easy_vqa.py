@@ -36,8 +36,3 @@ def load(split: Split) -> tuple[Question, ...]:
         )
         for row, (text, answer, picture) in enumerate(rows)
     )
-
-
-def is_correct(answer: str | None, gold: str) -> bool:
-    """Exact match after lower-casing and stripping; an answer that was not found is wrong."""
-    return answer is not None and answer.strip().lower() == gold.strip().lower()

@@ -72,5 +72,8 @@ def prompt_row(
     )
     most = config.text.max_position_embeddings
     if len(row.tokens) > most:
-        raise ValueError(f"the prompt has {len(row.tokens)} tokens, the model takes {most}")
+        raise ValueError(
+            f"the prompt has {len(row.tokens)} tokens, the model takes {most}; give a shorter text, "
+            "fewer or smaller pictures"
+        )
     return row
