@@ -312,6 +312,8 @@ def test_absent_file_and_folder_are_named(tmp_path):
         load_image(tmp_path / "gone.png")
     with pytest.raises(ImageError, match=tmp_path.name):
         load_image(tmp_path)
+    with pytest.raises(ImageError, match="aaa: cannot be decoded"):
+        load_image(Path("a" * 300))
 
 
 @pytest.mark.parametrize("size", [(0, 5), (5, 0), (0, 0)])

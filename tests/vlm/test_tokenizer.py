@@ -191,6 +191,10 @@ def test_missing_and_broken_files_are_named(tmp_path):
         ({}, "model must be BPE"),
         ({"model": {"type": "Unigram"}, "decoder": {"type": "ByteLevel"}}, "model must be BPE"),
         ({"model": {"type": "BPE"}, "decoder": {"type": "Metaspace"}}, "decoder must be ByteLevel"),
+        (
+            {"model": {"type": "BPE"}, "decoder": {"type": "ByteLevel"}},
+            r"tokenizer\.json: not a usable tokenizer .*vocab",
+        ),
     ],
 )
 def test_other_kinds_of_tokenizer_are_refused(table, message, tmp_path):

@@ -120,9 +120,10 @@ class _Fields:
     def integers(self, key: str, default: list[Json] | None = None) -> tuple[int, ...]:
         value = self._get(key, default)
         items = value if isinstance(value, list) else [value]
-        if not all(isinstance(item, int) for item in items):
+        numbers = tuple(i for i in items if isinstance(i, int) and not isinstance(i, bool))
+        if len(numbers) != len(items):
             raise ConfigError(f"{self.name}: field {key!r} must hold integers, got {value!r}")
-        return tuple(item for item in items if isinstance(item, int))
+        return numbers
 
     def table_of(self, key: str) -> _Fields:
         value = self._get(key, None)
@@ -226,7 +227,8 @@ def config_from_json(table: Mapping[str, Json], name: str) -> Config:
         name: how errors call it, usually its path.
 
     Raises:
-        ConfigError: unsupported architecture or option, missing or inconsistent field.
+        ConfigError: unsupported architecture or option, missing or inconsistent field, no stop id,
+            an id outside the vocabulary.
     """
     root = _Fields(name, table)
     architectures = table.get("architectures")
@@ -238,8 +240,9 @@ def config_from_json(table: Mapping[str, Json], name: str) -> Config:
     text = root.table_of("text_config") if table.get("text_config") else root
     ids = text if "eos_token_id" in text.table else root
     eos = ids.integers("eos_token_id", [151645])
-    pad = ids.table.get("pad_token_id")
-    return Config(
+    if not eos:
+        raise ConfigError(f"{ids.name}: field 'eos_token_id' must name at least one id")
+    config = Config(
         vision=_vision_config(root.table_of("vision_config")),
         text=_text_config(text, root),
         image_token_id=root.integer("image_token_id", 151655),
@@ -247,8 +250,24 @@ def config_from_json(table: Mapping[str, Json], name: str) -> Config:
         vision_start_token_id=root.integer("vision_start_token_id", 151652),
         vision_end_token_id=root.integer("vision_end_token_id", 151653),
         eos_token_ids=eos,
-        pad_token_id=pad if isinstance(pad, int) else eos[0],
+        pad_token_id=ids.integer("pad_token_id", eos[0]),
     )
+    named = (
+        *(("eos_token_id", id) for id in eos),
+        ("pad_token_id", config.pad_token_id),
+        ("image_token_id", config.image_token_id),
+        ("video_token_id", config.video_token_id),
+        ("vision_start_token_id", config.vision_start_token_id),
+        ("vision_end_token_id", config.vision_end_token_id),
+    )
+    size = config.text.vocab_size
+    for field, id in named:
+        # an id outside would index past the masks, or be embedded as NaN
+        if not 0 <= id < size:
+            raise ConfigError(
+                f"{name}: {field} {id} is not one of the {size} ids of the vocabulary"
+            )
+    return config
 
 
 def load_config(folder: Path) -> Config:

@@ -81,8 +81,6 @@ def load_image(source: Path | bytes | Image.Image) -> Image.Image:
     """
     if isinstance(source, Path):
         name = str(source)
-        if not source.exists():
-            raise ImageError(f"{name}: no such file")
     else:
         decoded = isinstance(source, Image.Image)
         name = "decoded picture" if decoded else f"picture of {len(source)} bytes"
@@ -117,11 +115,19 @@ def _decode(source: Path | bytes | Image.Image, name: str) -> Image.Image:
                 picture.load()
                 return ImageOps.exif_transpose(picture)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise ImageError(f"{name}: too many pixels to decode safely ({error})") from error
+        raise ImageError(
+            f"{name}: too many pixels to decode safely ({error}); scale it down"
+        ) from error
+    except FileNotFoundError as error:
+        raise ImageError(f"{name}: no such file; check its path") from error
     except Image.UnidentifiedImageError as error:
-        raise ImageError(f"{name}: not a picture in a supported format") from error
+        raise ImageError(
+            f"{name}: not a picture in a supported format; save it as PNG or JPEG"
+        ) from error
     except _DECODER_ERRORS as error:
-        raise ImageError(f"{name}: cannot be decoded ({error})") from error
+        raise ImageError(
+            f"{name}: cannot be decoded ({error}); give a picture file that opens"
+        ) from error
 
 
 def _scaled_grey(image: Image.Image, name: str) -> Image.Image:
@@ -213,7 +219,7 @@ def target_size(
     if max(height, width) > MAX_ASPECT_RATIO * min(height, width):
         raise ImageError(
             f"picture of {width} x {height}: the longer side may be at most "
-            f"{MAX_ASPECT_RATIO} times the shorter"
+            f"{MAX_ASPECT_RATIO} times the shorter; crop it"
         )
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import jax
 import jinja2
 import numpy as np
 from jaxtyping import Bool, Int, Int32
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from verdict_jax.vlm.config import Config, ConfigError, read_json
@@ -32,7 +34,8 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     chat_template.json, else tokenizer_config.json; a folder may have none.
 
     Raises:
-        TokenizerError: a file is missing or no JSON, or the tokenizer is not byte-level BPE.
+        TokenizerError: a file is missing, no JSON or lacks a part, or the tokenizer is not
+            byte-level BPE.
     """
     for name in ("tokenizer.json", "tokenizer_config.json"):
         if not (folder / name).is_file():
@@ -50,6 +53,15 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
             raise TokenizerError(
                 f"{folder / 'tokenizer.json'}: {part} must be {expected} (byte-level BPE)"
             )
+    try:
+        # of its constructors the one whose errors have a type
+        Tokenizer.from_buffer(json.dumps(table).encode())
+    except ValueError as error:
+        raise TokenizerError(
+            f"{folder / 'tokenizer.json'}: not a usable tokenizer ({error})"
+        ) from error
+    if not isinstance(table.get("added_tokens"), list):
+        raise TokenizerError(f"{folder / 'tokenizer.json'}: holds no list of added_tokens")
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
     if separate.is_file() and not (folder / "chat_template.jinja").is_file():
         if not isinstance(template, str):
