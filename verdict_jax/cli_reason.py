@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from verdict_jax.command import Command, UserError
+from verdict_jax.defaults import CANDIDATES, EPSILON, MAX_STEPS, STUBBORNNESS, TAU
+from verdict_jax.whole_file import TargetError, check_target, whole_or_absent
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from verdict_jax.protocols import Panel, Question
     from verdict_jax.reasoner import VLMReasoner
+    from verdict_jax.rules import RuleParameters
     from verdict_jax.trace import Trace
     from verdict_jax.vlm.checkpoint import VLM
     from verdict_jax.vlm.sampling import SamplingSettings
@@ -93,22 +96,22 @@ class Run(Command):
             help_behavior_hint="(default: the reasoner's own model)",
         ),
     ] = None
-    n: Annotated[int, tyro.conf.arg(help="Candidates per step.")] = 4
+    n: Annotated[int, tyro.conf.arg(help="Candidates per step.")] = CANDIDATES
     rule: Annotated[RuleName, tyro.conf.arg(help="How a candidate is chosen.")] = "verdict"
-    tau: Annotated[float, tyro.conf.arg(help="Accepted steps have a settled mean above it.")] = 0.6
+    tau: Annotated[float, tyro.conf.arg(help="Accepted steps have a settled mean above it.")] = TAU
     epsilon: Annotated[float, tyro.conf.arg(help="Accepted steps have a dispersion below it.")] = (
-        0.1
+        EPSILON
     )
     stubbornness: Annotated[
         tuple[float, float, float],
         tyro.conf.arg(
             metavar="V L C", help="How much each judge weighs its own score against its peers'."
         ),
-    ] = (1.5, 1.0, 0.8)
+    ] = STUBBORNNESS
     temperature: Annotated[float, tyro.conf.arg(help="Of the sampling; 0 is greedy.")] = 0.8
     top_p: Annotated[float, tyro.conf.arg(help="Nucleus of the sampling; 1 keeps all.")] = 1.0
     top_k: Annotated[int, tyro.conf.arg(help="Most likely tokens to keep; 0 keeps all.")] = 0
-    max_steps: Annotated[int, tyro.conf.arg(help="The last step runs to the end.")] = 12
+    max_steps: Annotated[int, tyro.conf.arg(help="The last step runs to the end.")] = MAX_STEPS
     max_tokens: Annotated[int, tyro.conf.arg(help="Cap of one step.")] = 512
     read_out: Annotated[
         Literal["digits", "yes_no", "verbal"],
@@ -125,10 +128,14 @@ class Run(Command):
     ] = None
 
     def run(self) -> None:
+        if self.out is not None:
+            _check_out(self.out)
         _use_compilation_cache()
+        import numpy as np
         from rich.console import Console
 
         from verdict_jax.protocols import Question
+        from verdict_jax.rules import RuleParameters
         from verdict_jax.vlm.sampling import SamplingSettings
 
         try:
@@ -137,6 +144,7 @@ class Run(Command):
             raise UserError(str(error)) from error
         name = ",".join(path.name for path in self.image)
         question = Question(name, self.question, self.image, self.choices)
+        parameters = RuleParameters(np.array(self.stubbornness), tau=self.tau, epsilon=self.epsilon)
         console = Console()
         with _waiting("reading the model"):
             reasoner, panels = _participants(
@@ -144,11 +152,11 @@ class Run(Command):
             )
         with _waiting("reasoning (the first run compiles)"):
             (trace,) = _traces(
-                [question], reasoner, panels, self.rule, self.n, self.seed, self.max_steps,
-                (self.tau, self.epsilon, self.stubbornness),
+                [question], reasoner, panels, self.rule, parameters, self.n, self.seed,
+                self.max_steps,
             )  # fmt: skip
-        if trace.finish == "error":
-            raise UserError(f"{trace.error}; give a picture file that opens")
+        if trace.error is not None:
+            raise UserError(trace.error)
         _show([trace], console)
         if self.out is not None:
             _write(self.out, trace)
@@ -170,10 +178,15 @@ class Demo(Command):
     seed: Annotated[int, tyro.conf.arg(help="The same seed gives the same traces.")] = 0
 
     def run(self) -> None:
+        paths = {item: self.out / f"{item.replace('/', '-')}.json" for item in DEMO_ITEMS}
+        self.out.mkdir(parents=True, exist_ok=True)
+        for path in paths.values():
+            _check_out(path)
         _use_compilation_cache()
         from rich.console import Console
 
         from verdict_jax.benchmarks.easy_vqa import load
+        from verdict_jax.rules import RuleParameters
         from verdict_jax.vlm.sampling import SamplingSettings
 
         questions = [question for question in load("test") if question.id in DEMO_ITEMS]
@@ -184,15 +197,13 @@ class Demo(Command):
             )
         with _waiting("reasoning (the first run compiles)"):
             traces = _traces(
-                questions, reasoner, panels, "verdict", 4, self.seed, 12,
-                (0.6, 0.1, (1.5, 1.0, 0.8)),
+                questions, reasoner, panels, "verdict", RuleParameters(), CANDIDATES, self.seed,
+                MAX_STEPS,
             )  # fmt: skip
         _show(traces, console)
-        self.out.mkdir(parents=True, exist_ok=True)
         for trace in traces:
-            path = self.out / f"{trace.item.replace('/', '-')}.json"
-            _write(path, trace)
-            console.print(f"trace: {path}", highlight=False)
+            _write(paths[trace.item], trace)
+            console.print(f"trace: {paths[trace.item]}", highlight=False)
 
 
 def _participants(
@@ -207,7 +218,7 @@ def _participants(
 
     from verdict_jax.judges import DEFAULT_JUDGES, VLMPanel
     from verdict_jax.reasoner import VLMReasoner
-    from verdict_jax.reasoning import JUDGE_FREE_RULES
+    from verdict_jax.rules import JUDGE_FREE_RULES
 
     vlm = _load(model)
     judges = tuple(replace(judge, read_out=read_out) for judge in DEFAULT_JUDGES)
@@ -241,24 +252,19 @@ def _traces(
     reasoner: VLMReasoner,
     panels: Sequence[Panel],
     rule: str,
+    parameters: RuleParameters,
     n: int,
     seed: int,
     max_steps: int,
-    thresholds: tuple[float, float, tuple[float, float, float]],
 ) -> tuple[Trace, ...]:
-    import jax.numpy as jnp
+    from verdict_jax.reasoning import ArgumentError, reason
 
-    from verdict_jax.reasoning import reason
-    from verdict_jax.rules import RuleParameters
-
-    tau, epsilon, stubbornness = thresholds
     try:
-        parameters = RuleParameters(jnp.array(stubbornness), tau=tau, epsilon=epsilon)
         reasoned = reason(
             questions, reasoner, panels, rule=rule, parameters=parameters,
             n=n, seed=seed, max_steps=max_steps,
         )  # fmt: skip
-    except ValueError as error:
+    except ArgumentError as error:
         raise UserError(str(error)) from error
     return reasoned.traces
 
@@ -271,14 +277,20 @@ def _show(traces: Sequence[Trace], console: Console) -> None:
         console.print()
 
 
-def _write(path: Path, trace: Trace) -> None:
-    """The file appears whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
+def _check_out(path: Path) -> None:
+    """So that a trace that took long to make can be written."""
     try:
-        partial.write_text(trace.to_json() + "\n", encoding="utf-8")
-        os.replace(partial, path)
-    except FileNotFoundError as error:
-        raise UserError(f"{path.parent}: no such folder; make it first") from error
+        check_target(path)
+    except TargetError as error:
+        raise UserError(str(error)) from error
+
+
+def _write(path: Path, trace: Trace) -> None:
+    try:
+        with whole_or_absent(path) as stream:
+            stream.write(trace.to_json() + "\n")
+    except TargetError as error:
+        raise UserError(str(error)) from error
 
 
 def _use_compilation_cache() -> None:

@@ -8,10 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from verdict_jax.answers import is_correct
-from verdict_jax.protocols import Question
+from verdict_jax.prompts import LETTERS
 from verdict_jax.trace import Step, Trace
 
-LETTERS = {"visual": "V", "logical": "L", "contextual": "C"}
+ABBREVIATIONS = {"visual": "V", "logical": "L", "contextual": "C"}
 """The paper's names of its judges."""
 
 FINISHES = {
@@ -53,7 +53,7 @@ def step_table(step: Step, number: int, judges: tuple[str, ...]) -> Table:
     """
     table = Table(title=f"step {number}", title_justify="left", title_style="bold")
     table.add_column("candidate", overflow="fold", ratio=1)
-    names = [LETTERS.get(judge, judge) for judge in judges]
+    names = [ABBREVIATIONS.get(judge, judge) for judge in judges]
     for name in names:
         table.add_column(name, justify="right")
     if names:
@@ -74,16 +74,16 @@ def step_table(step: Step, number: int, judges: tuple[str, ...]) -> Table:
 
 
 def verdict_line(trace: Trace) -> Text:
-    """The answer beside the gold one where it is known, or why there is none."""
+    """The answer, or why there is none, beside the gold one where it is known."""
     if trace.finish == "error":
         return Text(f"error: {trace.error}", style="bold red")
     if trace.answer is None:
         reason = FINISHES.get(trace.finish, "its answer could not be read")
-        return Text(f"no answer: {reason}", style="bold yellow")
-    line = Text(f"answer: {trace.answer}", style="bold")
+        line = Text(f"no answer: {reason}", style="bold yellow")
+    else:
+        line = Text(f"answer: {trace.answer}", style="bold")
     if trace.gold is not None:
-        asked = Question(trace.item, trace.question, (), trace.choices, trace.gold)
-        right = is_correct(asked, trace.chain)
+        right = is_correct(trace.answer, trace.gold, trace.choices)
         line.append(f"   gold: {trace.gold}   ", style="not bold")
         line.append("right" if right else "wrong", style="green" if right else "red")
     return line
@@ -94,7 +94,8 @@ def render(trace: Trace) -> Group:
     judges = tuple(judge for panel in trace.panels for judge in panel.judges)
     head = [Text(f"picture: {name}", overflow="fold") for name in trace.images]
     head.append(Text(f"question: {trace.question}", style="bold"))
-    head += [Text(f"  {choice}") for choice in trace.choices]
+    lettered = zip(LETTERS, trace.choices, strict=False)
+    head += [Text(f"  {letter}. {choice}") for letter, choice in lettered]
     steps = [step_table(step, number, judges) for number, step in enumerate(trace.steps, start=1)]
     return Group(*head, *steps, verdict_line(trace))
 
