@@ -98,11 +98,14 @@ def test_a_trace_says_what_was_asked_for(
 
 def test_a_rule_that_reads_no_score_asks_no_judge(picture: Path, tmp_path: Path) -> None:
     out = tmp_path / "trace.json"
-    main(["run", "--image", str(picture), "--question", "what?", "--rule", "first", "--n", "1",
-          "--model", str(tiny_vlm.tiny_folder()), "--max-steps", "1", "--max-tokens", "6",
-          "--judge-model", str(tmp_path / "absent"), "--out", str(out)])  # fmt: skip
+    # The shapes of the test above: nothing is compiled anew.
+    main(["run", "--image", str(picture), str(picture), "--question", "Which is closer?",
+          "--choices", "the first", "the second", "--rule", "random", "--n", "2",
+          "--model", str(tiny_vlm.tiny_folder()), "--judge-model", str(tmp_path / "absent"),
+          "--temperature", "0.7", "--max-steps", "1", "--max-tokens", "6",
+          "--out", str(out)])  # fmt: skip
     trace = Trace.from_json(out.read_text())
-    assert (trace.panels, trace.rule, trace.steps[0].raw) == ((), "first", ((),))
+    assert (trace.panels, trace.rule, trace.steps[0].raw) == ((), "random", ((), ()))
 
 
 def test_every_rule_is_offered() -> None:
