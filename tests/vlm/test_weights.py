@@ -94,6 +94,17 @@ def test_stored_and_asked_dtypes(untied: Pair, tmp_path: Path) -> None:
     assert_equal(load_params(untied.folder, untied.config, jnp.bfloat16), params)
 
 
+def test_layers_of_different_types_are_no_stack(untied: Pair, tmp_path: Path) -> None:
+    name = "model.layers.1.mlp.up_proj.weight"
+    tensors = stored(untied)
+    tensors[name] = tensors[name].bfloat16()
+    folder = folder_of(tmp_path, untied, tensors)
+    with pytest.raises(WeightsError, match=rf"{re.escape(name)} is stored in .*; store all"):
+        load_params(folder, untied.config)
+    # asked for, the type is what was asked for
+    assert_equal(load_params(folder, untied.config, jnp.float32), untied.params)
+
+
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("name", ["untied", "tied"])
 def test_transformers_reads_what_we_write(

@@ -84,7 +84,6 @@ def _rules(config: Config) -> tuple[_Rule, ...]:
 
 def _published(name: str) -> str:
     """One spelling for both generations of names: transformers 5 nests the towers in `model.`."""
-    name = name.removeprefix("base_model.")
     if name.startswith("model.visual."):
         return name.removeprefix("model.")
     return re.sub(r"^(model\.)?language_model\.", "model.", name)
@@ -175,7 +174,8 @@ def load_params(folder: Path, config: Config, dtype: DTypeLike | None = None) ->
 
     Raises:
         WeightsError: no weights, an unreadable file, tensors missing, unknown, stored twice or of
-            a wrong shape (each named), a stored head that is not the tied embedding.
+            a wrong shape (each named), layers stored in different types while `dtype` is None, a
+            stored head that is not the tied embedding.
     """
     rules = _rules(config)
     wanted: dict[str, tuple[_Rule, int | None]] = {}
@@ -215,7 +215,13 @@ def load_params(folder: Path, config: Config, dtype: DTypeLike | None = None) ->
         else:
             if rule.path not in stacks:
                 stacks[rule.path] = np.empty(full_shape, leaf.dtype)
-            stacks[rule.path][layer] = leaf
+            stack = stacks[rule.path]
+            if stack.dtype != leaf.dtype:
+                raise WeightsError(
+                    f"{folder}: tensor {name} is stored in {leaf.dtype}, the same of another layer "
+                    f"in {stack.dtype}; store all layers in one type"
+                )
+            stack[layer] = leaf
     missing = sorted(set(wanted) - seen)
     if missing or unknown or misshapen:
         parts = [("missing", missing), ("unknown", sorted(unknown)), ("wrong shape", misshapen)]
