@@ -29,7 +29,7 @@ from verdict_jax.benchmarks.examples import Break, JudgeExample
 from verdict_jax.bundled import bundled_checkpoint
 from verdict_jax.judges import VLMPanel
 from verdict_jax.protocols import Candidate
-from verdict_jax.reasoner import VLMReasoner
+from verdict_jax.reasoner import VLMReasoner, base_reasoner
 from verdict_jax.reasoning import reason
 from verdict_jax.vlm.checkpoint import VLM, load_vlm
 from verdict_jax.vlm.sampling import SamplingSettings
@@ -72,7 +72,7 @@ def answer_figures(vlm: VLM, args: Args) -> dict[str, float]:
     questions = load("test")
     rng = np.random.default_rng(args.seed)
     chosen = [questions[i] for i in rng.permutation(len(questions))[: args.questions]]
-    greedy = VLMReasoner(vlm, SamplingSettings(temperature=0.0, max_tokens=64))
+    greedy = base_reasoner(VLMReasoner(vlm, SamplingSettings(max_tokens=64)))
     right, unanswered = 0, 0
     for batch in track([*batches(chosen, args.batch)], "answering"):
         traces = reason(batch, greedy, rule="first", n=1, max_steps=6).traces

@@ -26,7 +26,7 @@ from verdict_jax import prompts
 from verdict_jax.benchmarks.easy_vqa_language import COLORS, SHAPES
 from verdict_jax.benchmarks.easy_vqa_steps import by_picture, draw_chain, draw_judgement
 from verdict_jax.packing import PackedBatch, Packer, PictureBatch, Scene, pack_pictures
-from verdict_jax.supervised import Schedule, fit, init_params, language_loss, vision_loss
+from verdict_jax.supervised import Schedule, fit, init_with_heads, language_loss, vision_loss
 from verdict_jax.vlm.config import Config, TextConfig, VisionConfig
 from verdict_jax.vlm.images import ImageProcessor, ProcessedImage, load_image, load_image_processor
 from verdict_jax.vlm.tokenizer import load_tokenizer
@@ -223,7 +223,7 @@ def main(args: Args) -> None:
     classes = (len(COLORS), len(SHAPES))
     params = fit(
         vision_loss(config, classes),
-        init_params(config, classes, jax.random.key(args.seed)),
+        init_with_heads(config, classes, jax.random.key(args.seed)),
         Schedule(args.vision_steps, args.learning_rate),
         lambda step: picture_batch(config, processor, args, step),
         args.checkpoints / "vision",

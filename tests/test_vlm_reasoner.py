@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
+from vlm.compilations import compilations
 
 from tests.tiny_vlm import (
     batch,
@@ -44,9 +44,9 @@ from verdict_jax.vlm.config import Config, config_to_json
 from verdict_jax.vlm.inputs import PatchBatch
 from verdict_jax.vlm.parameters import Params
 from verdict_jax.vlm.prefixes import Prefixes
-from verdict_jax.vlm.prompting import plain_ids
-from verdict_jax.vlm.sampling import DELIMITER, RUNNING, STOPPED, Completion, SamplingSettings
-from verdict_jax.vlm.tokenizer import TokenRow
+from verdict_jax.vlm.rows import TokenRow
+from verdict_jax.vlm.sampling import DELIMITER, LENGTH, STOPPED, Completion, SamplingSettings
+from verdict_jax.vlm.tokenizer import plain_ids
 
 SAMPLING = SamplingSettings(max_tokens=6)
 
@@ -73,22 +73,6 @@ def messages(question: Question) -> list[dict[str, str]]:
 def whole(vlm: VLM, question: Question, more: tuple[int, ...] = ()) -> np.ndarray:
     images = [image for image in question.images if isinstance(image, Image.Image)]
     return full_logits(vlm, messages(question), images, more)
-
-
-@contextmanager
-def compilations() -> Iterator[list[str]]:
-    """Whatever is compiled, jitted functions and single operations alike."""
-    seen: list[str] = []
-
-    def note(event: str, duration: float, **metadata: str | int) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            seen.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(note)
-    try:
-        yield seen
-    finally:
-        jax.monitoring.unregister_event_duration_listener(note)
 
 
 # Checkpoint folders
@@ -331,7 +315,7 @@ def test_only_the_last_step_runs_over_delimiters(monkeypatch: pytest.MonkeyPatch
     assert set(lengths) == {(1, DELIMITER)}
     lengths.clear()
     chooser.propose(state, keys(questions), True)
-    assert set(lengths) == {(6, RUNNING)}
+    assert set(lengths) == {(6, LENGTH)}
 
 
 def test_a_stop_id_ends_the_chain() -> None:
@@ -352,8 +336,8 @@ def test_a_stop_id_ends_the_chain() -> None:
         (["No", ".ĊĊ", "Yes", "<|endoftext|>"], STOPPED, "No.\n\nYes", "eos"),
         (["No", ".ĊĊ", "<|im_end|>"], STOPPED, "No.", "eos"),
         (["<|im_end|>"], STOPPED, "", "eos"),
-        (["Yes", "No"], RUNNING, "YesNo", "length"),
-        ([], RUNNING, "", "eos"),
+        (["Yes", "No"], LENGTH, "YesNo", "length"),
+        ([], LENGTH, "", "eos"),
     ],
 )
 def test_text_and_finish_of_a_completion(
@@ -519,8 +503,15 @@ def test_rows_that_cannot_be_read_are_named(
         )
     assert set(errors.value.reasons) == {1, 2}
     assert "400" in errors.value.reasons[1] and "27 choices" in errors.value.reasons[2]
+    # whatever is wrong with a batch is said at once
+    both = [question(1), questions[1], Question("long", "a " * 400), questions[3]]
+    for participant in (reasoner(), VLMPanel(tiny_vlm())):
+        with pytest.raises(QuestionErrors) as errors:
+            participant.start(both)
+        assert set(errors.value.reasons) == {1, 2, 3}
+        assert "absent.png" in errors.value.reasons[1] and "400" in errors.value.reasons[2]
     unseen = VLMPanel(tiny_vlm(), DEFAULT_JUDGES[1:])
-    assert unseen.start([questions[1]]).prefixes.lengths
+    assert unseen.start([questions[1]]).lengths
 
 
 # Cost

@@ -17,17 +17,18 @@ import numpy as np
 from PIL import Image
 
 from verdict_jax.bundled import bundled_checkpoint
-from verdict_jax.judges import PanelState
 from verdict_jax.protocols import Question
 from verdict_jax.reasoner import ReasonerState
 from verdict_jax.vlm import model
 from verdict_jax.vlm.checkpoint import VLM, load_vlm
 from verdict_jax.vlm.config import Config, TextConfig, VisionConfig
-from verdict_jax.vlm.images import load_image, pack_patches
+from verdict_jax.vlm.images import load_image
 from verdict_jax.vlm.parameters import Params
+from verdict_jax.vlm.prefixes import Prefixes
+from verdict_jax.vlm.rows import pack_tokens, token_row
 from verdict_jax.vlm.sampling import suppressed_logprobs
-from verdict_jax.vlm.tokenizer import pack_tokens, token_row
 from verdict_jax.vlm.weights import parameter_shapes, save_checkpoint
+from verdict_jax.vlm.windows import pack_patches
 
 PREPROCESSOR = {
     "patch_size": 8,
@@ -170,14 +171,14 @@ def full_logits(
     ids = np.array([*vlm.tokenizer.encode(text, add_special_tokens=False), *more], np.int32)
     processed = [vlm.image_processor.process(load_image(image)) for image in pictures]
     # always two pictures and WIDTH tokens: one compilation for all prompts
-    patches, index = pack_patches(processed, vlm.config.vision, 2, 4)
+    patches, packed = pack_patches(processed, vlm.config.vision, 2, 4)
     features = _encode(vlm.config, vlm.params, patches)
-    row = token_row(ids, vlm.config, [image.grid for image in processed], index)
+    row = token_row(ids, vlm.config, packed)
     inputs = pack_tokens([row], 1, WIDTH, 0)
     return np.asarray(_forward(vlm.config, vlm.params, inputs, features))[0, : len(row.tokens)]
 
 
-def leaves(state: ReasonerState | PanelState) -> list[np.ndarray]:
+def leaves(state: ReasonerState | Prefixes) -> list[np.ndarray]:
     """A copy of all arrays of a state."""
     return [np.array(leaf) for leaf in jax.tree.leaves(state)]
 

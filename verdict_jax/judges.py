@@ -1,15 +1,14 @@
-"""A VLM as a panel of judges, all heard in one pass."""
+"""A VLM as a panel of judges: one batched pass scores all candidates."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
-import jax
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Int32
 
 from verdict_jax import prompts
 from verdict_jax.protocols import Candidate, Question, QuestionErrors, Setting
@@ -23,11 +22,12 @@ from verdict_jax.replies import (
 from verdict_jax.vlm import prefixes
 from verdict_jax.vlm.buckets import bucket
 from verdict_jax.vlm.checkpoint import VLM
-from verdict_jax.vlm.pictures import EncodedPictures, PictureErrors
 from verdict_jax.vlm.prefixes import Prefixes, Replies
-from verdict_jax.vlm.prompting import Frame, frame, plain_ids, prompt_row
-from verdict_jax.vlm.sampling import RUNNING
-from verdict_jax.vlm.tokenizer import TokenRow
+from verdict_jax.vlm.prompting import Frame, frame, prompt_row
+from verdict_jax.vlm.rows import TokenRow
+from verdict_jax.vlm.sampling import LENGTH
+from verdict_jax.vlm.tokenizer import plain_ids
+from verdict_jax.vlm.windows import Picture
 
 logger = logging.getLogger(__name__)
 
@@ -58,20 +58,6 @@ DEFAULT_JUDGES = tuple(
 """The paper's V, L and C; only V sees the image."""
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class PanelState:
-    """What the judges of a batch have read.
-
-    Attributes:
-        prefixes: one per question and judge, a question's judges in succession.
-        closings: of each judge, the ids that end the user's turn.
-    """
-
-    prefixes: Prefixes
-    closings: tuple[tuple[int, ...], ...] = field(metadata={"static": True})
-
-
 @dataclass(frozen=True)
 class Judgement:
     """All that a panel says of a batch of candidates.
@@ -94,6 +80,7 @@ class VLMPanel:
 
     Prefix: [rubric, image if it sees it, question, accepted steps], read once per question and then
     extended by each accepted step; a candidate costs its own tokens and those that close the turn.
+    A state holds these prefixes, a question's judges in succession.
 
     Attributes:
         vlm: the model.
@@ -119,6 +106,11 @@ class VLMPanel:
             tuple(option_spellings(tokenizer, spec.read_out) for spec in self.specs)
         )
 
+    @cached_property
+    def _closings(self) -> tuple[Int32[np.ndarray, "closing"], ...]:
+        """Of each judge, the ids that end the user's turn."""
+        return tuple(self._frame(spec, 0).closing for spec in self.specs)
+
     @property
     def judges(self) -> tuple[str, ...]:
         return tuple(spec.name for spec in self.specs)
@@ -136,7 +128,7 @@ class VLMPanel:
             settings[f"{spec.name}.read_out"] = spec.read_out
         return settings
 
-    def start(self, questions: Sequence[Question]) -> PanelState:
+    def start(self, questions: Sequence[Question]) -> Prefixes:
         """Prefills every judge's prefix of every question, in one pass.
 
         Raises:
@@ -145,62 +137,58 @@ class VLMPanel:
         """
         vlm = self.vlm
         sees = any(spec.sees_image for spec in self.specs)
-        try:
-            encoded = vlm.encode([question.images if sees else () for question in questions])
-        except PictureErrors as errors:
-            raise QuestionErrors(errors.reasons) from errors
-        frames: dict[tuple[str, int], Frame] = {}
+        encoded = vlm.encode([question.images if sees else () for question in questions])
         rows: list[TokenRow] = []
-        reasons: dict[int, str] = {}
-        for index, question in enumerate(questions):
+        reasons = dict(encoded.reasons)
+        for index, (question, pictures) in enumerate(zip(questions, encoded.rows, strict=True)):
+            if index in reasons:
+                continue
             try:
-                rows += self._prompts(question, index, encoded, frames)
+                rows += self._prompts(question, pictures)
             except ValueError as error:
                 reasons[index] = str(error)
         if reasons:
             raise QuestionErrors(reasons)
         num_rows = bucket(len(questions)) * len(self.specs)
-        read = prefixes.read_prompts(vlm, rows, num_rows, encoded.features)
-        closings = tuple(self._frame(spec, 0, frames).closing for spec in self.specs)
-        return PanelState(read, tuple(tuple(closing.tolist()) for closing in closings))
+        return prefixes.read_prompts(vlm, rows, num_rows, encoded.features)
 
     def score(
-        self, state: PanelState, candidates: Sequence[Sequence[Candidate]]
+        self, state: Prefixes, candidates: Sequence[Sequence[Candidate]]
     ) -> tuple[Float[np.ndarray, "batch n judges"], Bool[np.ndarray, "batch n judges"]]:
         """Scores and mask; see `judge`."""
         judgement = self.judge(state, candidates)
         return judgement.scores, judgement.mask
 
-    def judge(self, state: PanelState, candidates: Sequence[Sequence[Candidate]]) -> Judgement:
+    def judge(self, state: Prefixes, candidates: Sequence[Sequence[Candidate]]) -> Judgement:
         """What every judge says of every candidate, in one pass.
 
-        A text that stands several times in a row is judged once; blank ones are not judged.
+        Blank candidates are not judged. The loop blanks repeats of a text, so here each is judged.
         """
         judges = len(self.specs)
-        batch = len(state.prefixes.lengths) // judges
+        batch = len(state.lengths) // judges
         shape = (batch, max((len(row) for row in candidates), default=0), judges)
         judgement = Judgement(np.zeros(shape), np.zeros(shape, bool), np.full(shape, np.nan))
-        places: dict[tuple[int, str], list[int]] = {}
-        for row, proposed in enumerate(candidates):
-            for place, candidate in enumerate(proposed):
-                if candidate.text.strip():
-                    places.setdefault((row, candidate.text), []).append(place)
+        places = [
+            (row, place)
+            for row, proposed in enumerate(candidates)
+            for place, candidate in enumerate(proposed)
+            if candidate.text.strip()
+        ]
         if not places:
             return judgement
-        scores, off_support = self._hear(state, list(places), bucket(batch))
-        for (row, _), same, score, off in zip(
-            places, places.values(), scores, off_support, strict=True
-        ):
-            usable = np.isfinite(score)
-            judgement.mask[row, same] = usable
-            judgement.scores[row, same] = np.where(usable, score, 0.0)
-            judgement.off_support[row, same] = off
+        texts = [(row, candidates[row][place].text) for row, place in places]
+        scores, off_support = self._score_candidates(state, texts, bucket(batch))
+        judged = tuple(np.array(places).T)
+        usable = np.isfinite(scores)
+        judgement.mask[judged] = usable
+        judgement.scores[judged] = np.where(usable, scores, 0.0)
+        judgement.off_support[judged] = off_support
         for spec, off in zip(self.specs, off_support.T, strict=True):
             if OPTIONS[spec.read_out]:
                 logger.debug("%s: mean mass off its options %.3g", spec.name, off.mean())
         return judgement
 
-    def commit(self, state: PanelState, steps: Sequence[Candidate | None]) -> PanelState:
+    def commit(self, state: Prefixes, steps: Sequence[Candidate | None]) -> Prefixes:
         """Extends each judge's prefix by the row's step, read as plain text."""
         nothing = np.empty(0, np.int32)
         ids = [
@@ -210,53 +198,42 @@ class VLMPanel:
             for step in steps
             for _ in self.specs
         ]
-        return PanelState(prefixes.append(self.vlm, state.prefixes, ids), state.closings)
+        return prefixes.append(self.vlm, state, ids)
 
-    def take(self, state: PanelState, rows: Sequence[int]) -> PanelState:
+    def take(self, state: Prefixes, rows: Sequence[int]) -> Prefixes:
         """The state of these rows, in this order."""
         judges = len(self.specs)
         places = [row * judges + judge for row in rows for judge in range(judges)]
-        taken = prefixes.take(state.prefixes, places, bucket(len(rows)) * judges)
-        return PanelState(taken, state.closings)
+        return prefixes.take(state, places, bucket(len(rows)) * judges)
 
-    def _frame(self, spec: Judge, num_images: int, frames: dict[tuple[str, int], Frame]) -> Frame:
-        kind = prompts.judge_system(spec.rubric, spec.read_out), num_images
-        if kind not in frames:
-            frames[kind] = frame(self.vlm.tokenizer, self.vlm.config, *kind)
-        return frames[kind]
+    def _frame(self, spec: Judge, num_images: int) -> Frame:
+        system = prompts.judge_system(spec.rubric, spec.read_out)
+        return frame(self.vlm.tokenizer, self.vlm.config, system, num_images)
 
-    def _prompts(
-        self,
-        question: Question,
-        index: int,
-        encoded: EncodedPictures,
-        frames: dict[tuple[str, int], Frame],
-    ) -> list[TokenRow]:
+    def _prompts(self, question: Question, pictures: tuple[Picture, ...]) -> list[TokenRow]:
         """Every judge's prompt for one question."""
         text = prompts.question_text(question.text, question.choices)
         asked = plain_ids(self.vlm.tokenizer, prompts.judge_opening(text))
         rows = []
         for spec in self.specs:
-            pictures = encoded.rows[index] if spec.sees_image else ()
-            opening = self._frame(spec, len(pictures), frames).opening
-            rows.append(prompt_row(self.vlm.config, (opening, asked), pictures))
+            seen = pictures if spec.sees_image else ()
+            opening = self._frame(spec, len(seen)).opening
+            rows.append(prompt_row(self.vlm.config, (opening, asked), seen))
         return rows
 
-    def _hear(
-        self, state: PanelState, pairs: Sequence[tuple[int, str]], least: int
+    def _score_candidates(
+        self, state: Prefixes, pairs: Sequence[tuple[int, str]], least: int
     ) -> tuple[Float[np.ndarray, "pairs judges"], Float[np.ndarray, "pairs judges"]]:
-        """Scores (NaN for none) and off-support mass of distinct (row, text) pairs."""
+        """Scores (NaN for none) and off-support mass of (row, text) pairs."""
         vlm, judges = self.vlm, len(self.specs)
         continuations = []
         for _, text in pairs:
             ids = plain_ids(vlm.tokenizer, prompts.judge_step(text))
-            continuations += [
-                np.append(ids, closing).astype(np.int32) for closing in state.closings
-            ]
+            continuations += [np.concatenate([ids, closing]) for closing in self._closings]
         verbal = [j for j, spec in enumerate(self.specs) if spec.read_out == "verbal"]
         replies = prefixes.ask(
             vlm,
-            state.prefixes,
+            state,
             [row * judges + judge for row, _ in pairs for judge in range(judges)],
             continuations,
             bucket(len(pairs), least) * judges,
@@ -272,21 +249,21 @@ class VLMPanel:
             if options:
                 masses = log_masses[:, judge, :options]
                 scores[:, judge], off_support[:, judge] = expected_score(masses)
-        scores[:, verbal] = self._spoken(replies, len(pairs), len(verbal))
+        scores[:, verbal] = self._generated_scores(replies, len(pairs), len(verbal))
         return np.clip(scores, 0, 1), off_support
 
-    def _spoken(
+    def _generated_scores(
         self, replies: Replies, pairs: int, judges: int
     ) -> Float[np.ndarray, "{pairs} {judges}"]:
         """Scores of the verbal replies, NaN where one states none."""
         scores = np.full(pairs * judges, np.nan)
-        if replies.spoken is None:
+        generated = replies.generated
+        if generated is None:
             return scores.reshape(pairs, judges)
-        spoken = replies.spoken
         for index in range(len(scores)):
-            ids = np.asarray(spoken.tokens[index])[np.asarray(spoken.mask[index])]
+            ids = np.asarray(generated.tokens[index])[np.asarray(generated.mask[index])]
             text = str(self.vlm.tokenizer.decode(ids.tolist(), skip_special_tokens=True))
-            score = parse_score(text, truncated=bool(spoken.finish[index] == RUNNING))
+            score = parse_score(text, truncated=bool(generated.finish[index] == LENGTH))
             if score is not None:
                 scores[index] = score
         return scores.reshape(pairs, judges)

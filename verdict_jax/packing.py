@@ -15,19 +15,12 @@ from verdict_jax import prompts
 from verdict_jax.benchmarks.examples import JudgeExample, ReasonerExample
 from verdict_jax.vlm.buckets import bucket
 from verdict_jax.vlm.config import Config
-from verdict_jax.vlm.images import ProcessedImage, num_windows, pack_patches
+from verdict_jax.vlm.images import ProcessedImage
 from verdict_jax.vlm.inputs import Array, ModelInputs, PatchBatch
-from verdict_jax.vlm.tokenizer import (
-    Marker,
-    Message,
-    Text,
-    TokenRow,
-    encode_prompt,
-    pack_tokens,
-    render_prompt,
-    split_at_slot,
-    token_row,
-)
+from verdict_jax.vlm.prompting import frame
+from verdict_jax.vlm.rows import TokenRow, pack_tokens, token_row
+from verdict_jax.vlm.tokenizer import plain_ids
+from verdict_jax.vlm.windows import Picture, num_windows, pack_patches
 
 
 @dataclass(frozen=True)
@@ -50,30 +43,6 @@ class Scene:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class PackedBatch:
-    """Arrays of one training step.
-
-    Attributes:
-        patches: the scenes' pictures.
-        inputs: token rows.
-        segments: which continuation of its row a token belongs to; 0 is the prefix.
-        predictors: flat places (row * time + column) whose next token is supervised.
-        targets: the token that each predictor is to predict.
-        weights: of each target in the loss; 0 for padding.
-        attributes: auxiliary labels of each row of the encoder's features, -1 for none.
-    """
-
-    patches: PatchBatch
-    inputs: ModelInputs
-    segments: Int[Array, "batch time"]
-    predictors: Int[Array, "targets"]
-    targets: Int[Array, "targets"]
-    weights: Float[Array, "targets"]
-    attributes: Int[Array, "features attributes"]
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
 class PictureBatch:
     """Pictures of one training step without text.
 
@@ -86,25 +55,53 @@ class PictureBatch:
     attributes: Int[Array, "features attributes"]
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class PackedBatch:
+    """Arrays of one training step.
+
+    Attributes:
+        pictures: the scenes'.
+        inputs: token rows.
+        segments: which continuation of its row a token belongs to; 0 is the prefix.
+        predictors: flat places (row * time + column) whose next token is supervised.
+        targets: the token that each predictor is to predict.
+        weights: of each target in the loss; 0 for padding.
+    """
+
+    pictures: PictureBatch
+    inputs: ModelInputs
+    segments: Int[Array, "batch time"]
+    predictors: Int[Array, "targets"]
+    targets: Int[Array, "targets"]
+    weights: Float[Array, "targets"]
+
+
 def pack_pictures(
     config: Config,
     pictures: Sequence[ProcessedImage],
     attributes: Sequence[Int[np.ndarray, "tokens attributes"]],
-) -> tuple[PictureBatch, tuple[Int32[np.ndarray, "_"], ...]]:
-    """Labelled pictures, with the rows of each picture's tokens in the encoder's features.
+) -> tuple[PictureBatch, tuple[Picture, ...]]:
+    """Labelled pictures, with the place of each picture's tokens in the encoder's features.
 
     Args:
         config: the model.
         pictures: of one bucket; all are as wide as the largest.
         attributes: labels of each picture's merged tokens in raster order, -1 for none.
+
+    Raises:
+        ValueError: no pictures, not one array of labels per picture, or a picture that does not
+            match `config`.
     """
+    if not pictures:
+        raise ValueError("no pictures to pack")
     windows = max(num_windows(picture.grid, config.vision) for picture in pictures)
-    patches, index = pack_patches(pictures, config.vision, len(pictures), windows)
+    patches, packed = pack_patches(pictures, config.vision, len(pictures), windows)
     units = windows * config.vision.window_units**2
     labels = np.full((len(pictures) * units, attributes[0].shape[1]), -1, np.int32)
-    for rows, own in zip(index, attributes, strict=True):
-        labels[rows] = own
-    return PictureBatch(patches, labels), index
+    for picture, own in zip(packed, attributes, strict=True):
+        labels[picture.feature_index] = own
+    return PictureBatch(patches, labels), packed
 
 
 @dataclass(frozen=True)
@@ -132,22 +129,8 @@ REPLIES: dict[prompts.ReadOut, tuple[str, str]] = {
 """What a judge is trained to reply to a broken step and to a sound one."""
 
 
-# A world's sentences and frames are few and each is encoded thousands of times.
-@functools.lru_cache(maxsize=100_000)
-def _plain(tokenizer: PreTrainedTokenizerFast, text: str) -> Int32[np.ndarray, "time"]:
-    return encode_prompt(tokenizer, (Text(text),))
-
-
-@functools.lru_cache(maxsize=1_000)
-def _frame(
-    tokenizer: PreTrainedTokenizerFast, config: Config, system: str, with_image: bool
-) -> tuple[Int32[np.ndarray, "prefix"], Int32[np.ndarray, "closing"]]:
-    """What stands before a user turn's text, and what closes the turn."""
-    content = (Marker.IMAGE, Marker.SLOT) if with_image else (Marker.SLOT,)
-    messages = [Message("system", (system,)), Message("user", content)]
-    pieces = render_prompt(tokenizer, config, messages, add_generation_prompt=True)
-    prefix, closing = split_at_slot(pieces)
-    return encode_prompt(tokenizer, prefix), encode_prompt(tokenizer, closing)
+# A world's sentences are few and each is encoded thousands of times.
+_plain = functools.lru_cache(maxsize=100_000)(plain_ids)
 
 
 @dataclass(frozen=True)
@@ -194,28 +177,31 @@ class Packer:
         row = TokenRow(tokens, np.concatenate(positions, axis=1), feature_ids, 0)
         return _Row(row, np.concatenate(segments), predictors, weights)
 
-    def chain_row(self, scene: Scene, feature_index: Int32[np.ndarray, "_"]) -> _Row:
-        """The scene's chains behind one picture, every token of each supervised."""
-        prefix, closing = _frame(
-            self.tokenizer, self.config, prompts.reasoner_system(), with_image=True
-        )
+    def chain_row(self, chains: Sequence[ReasonerExample], picture: Picture) -> _Row:
+        """Chains behind the picture that they are about, every token of each supervised.
+
+        Raises:
+            ValueError: the chat template does not place the picture, or a question has more
+                choices than there are letters.
+        """
+        around = frame(self.tokenizer, self.config, prompts.reasoner_system(), 1)
         end = np.array([self.config.eos_token_ids[0]], np.int32)
 
         def continuation(example: ReasonerExample) -> _Continuation:
             question = prompts.question_text(example.question.text, example.question.choices)
             chain = np.concatenate([_plain(self.tokenizer, prompts.chain_text(example.steps)), end])
-            ids = np.concatenate([_plain(self.tokenizer, question), closing, chain])
+            ids = np.concatenate([_plain(self.tokenizer, question), around.closing, chain])
             return _Continuation(ids, len(chain), 1.0)
 
-        row = token_row(prefix, self.config, [scene.picture.grid], [feature_index])
-        return self._row(row, map(continuation, scene.chains))
+        row = token_row(around.opening, self.config, [picture])
+        return self._row(row, map(continuation, chains))
 
     def judge_row(
         self,
         judge: prompts.JudgeName,
         read_out: prompts.ReadOut,
         examples: Sequence[JudgeExample],
-        picture: tuple[ProcessedImage, Int32[np.ndarray, "_"]] | None,
+        picture: Picture | None,
     ) -> _Row:
         """Steps under one rubric, the reply to each supervised.
 
@@ -223,12 +209,14 @@ class Packer:
             judge: whose rubric.
             read_out: how it replies.
             examples: labelled steps, all about `picture` where the judge sees one.
-            picture: with its rows in the image features; None for a judge without.
+            picture: None for a judge that sees none.
+
+        Raises:
+            ValueError: as `chain_row`.
         """
         system = prompts.judge_system(prompts.RUBRICS[judge], read_out)
-        prefix, closing = _frame(
-            self.tokenizer, self.config, system, with_image=picture is not None
-        )
+        pictures = () if picture is None else (picture,)
+        around = frame(self.tokenizer, self.config, system, len(pictures))
 
         def continuation(example: JudgeExample) -> _Continuation:
             question = prompts.question_text(example.question.text, example.question.choices)
@@ -236,11 +224,11 @@ class Packer:
             parts = [_plain(self.tokenizer, prompts.judge_opening(question))]
             parts += [_plain(self.tokenizer, prompts.judge_step(step)) for step in steps]
             reply = _plain(self.tokenizer, REPLIES[read_out][example.verdict.good(judge)])
-            ids = np.concatenate([*parts, closing, reply])
+            ids = np.concatenate([*parts, around.closing, reply])
             return _Continuation(ids, len(reply), self.judge_weight)
 
-        grids, index = ([picture[0].grid], [picture[1]]) if picture else ([], [])
-        return self._row(token_row(prefix, self.config, grids, index), map(continuation, examples))
+        row = token_row(around.opening, self.config, pictures)
+        return self._row(row, map(continuation, examples))
 
     def pack(self, scenes: Sequence[Scene], read_out: prompts.ReadOut) -> PackedBatch:
         """One batch: per scene a row of chains and one of visual judgements; per two scenes one
@@ -251,20 +239,20 @@ class Packer:
             read_out: how the judges of this batch reply.
 
         Raises:
-            ValueError: an odd number of scenes.
+            ValueError: no scenes or an odd number of them, a row whose prefix alone is wider than
+                `width`, or as `pack_pictures` and `chain_row`.
         """
         if len(scenes) % 2:
             raise ValueError(f"scenes come in pairs, got {len(scenes)}")
-        pictures, feature_index = pack_pictures(
+        batch, pictures = pack_pictures(
             self.config,
             [scene.picture for scene in scenes],
             [scene.attributes for scene in scenes],
         )
         rows = []
-        for scene, index in zip(scenes, feature_index, strict=True):
-            rows.append(self.chain_row(scene, index))
-            seen = (scene.picture, index)
-            rows.append(self.judge_row("visual", read_out, scene.judgements, seen))
+        for scene, picture in zip(scenes, pictures, strict=True):
+            rows.append(self.chain_row(scene.chains, picture))
+            rows.append(self.judge_row("visual", read_out, scene.judgements, picture))
         for first, second in zip(scenes[::2], scenes[1::2], strict=True):
             both = first.judgements + second.judgements
             rows.append(self.judge_row("logical", read_out, both, None))
@@ -286,6 +274,4 @@ class Packer:
         padded[: len(places)] = weights
         flat = np.asarray(inputs.tokens).reshape(-1)
         targets = flat[np.minimum(predictors + 1, flat.size - 1)]
-        return PackedBatch(
-            pictures.patches, inputs, segments, predictors, targets, padded, pictures.attributes
-        )
+        return PackedBatch(batch, inputs, segments, predictors, targets, padded)

@@ -14,10 +14,10 @@ from verdict_jax.protocols import Candidate, Finish, Question, QuestionErrors, S
 from verdict_jax.vlm import prefixes
 from verdict_jax.vlm.buckets import bucket
 from verdict_jax.vlm.checkpoint import VLM
-from verdict_jax.vlm.pictures import PictureErrors
 from verdict_jax.vlm.prefixes import Prefixes
-from verdict_jax.vlm.prompting import Frame, frame, plain_ids, prompt_row
+from verdict_jax.vlm.prompting import frame, prompt_row
 from verdict_jax.vlm.sampling import DELIMITER, STOPPED, Completion, SamplingSettings
+from verdict_jax.vlm.tokenizer import plain_ids
 
 _FINISHES: dict[int, Finish] = {DELIMITER: "step", STOPPED: "eos"}
 
@@ -72,18 +72,14 @@ class VLMReasoner:
                 letters, or a prompt longer than the model takes.
         """
         vlm = self.vlm
-        try:
-            encoded = vlm.encode([question.images for question in questions])
-        except PictureErrors as errors:
-            raise QuestionErrors(errors.reasons) from errors
-        frames: dict[tuple[str, int], Frame] = {}
+        encoded = vlm.encode([question.images for question in questions])
         rows = []
-        reasons: dict[int, str] = {}
+        reasons = dict(encoded.reasons)
         for index, (question, pictures) in enumerate(zip(questions, encoded.rows, strict=True)):
-            kind = prompts.reasoner_system(question.choices), len(pictures)
-            if kind not in frames:
-                frames[kind] = frame(vlm.tokenizer, vlm.config, *kind)
-            around = frames[kind]
+            if index in reasons:
+                continue
+            system = prompts.reasoner_system(question.choices)
+            around = frame(vlm.tokenizer, vlm.config, system, len(pictures))
             try:
                 asked = prompts.question_text(question.text, question.choices)
                 parts = around.opening, plain_ids(vlm.tokenizer, asked), around.closing

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from transformers import PreTrainedTokenizerFast
 
 from verdict_jax import prompts
-from verdict_jax.vlm.prompting import plain_ids
+from verdict_jax.vlm.tokenizer import plain_ids
 
 OPTIONS: dict[prompts.ReadOut, tuple[str, ...]] = {
     "digits": prompts.DIGITS,

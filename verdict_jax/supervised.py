@@ -1,4 +1,4 @@
-"""Supervised training of a small VLM resumable at any step."""
+"""Supervised training of a small VLM, resumable at any step."""
 
 from __future__ import annotations
 
@@ -35,6 +35,9 @@ class Schedule:
         decay: share of the updates, at the end, over which the rate falls to zero.
         weight_decay: of AdamW, on matrices only.
         clip_norm: largest global norm of a gradient.
+
+    Raises:
+        ValueError: warm-up and decay overlap.
     """
 
     steps: int
@@ -44,16 +47,26 @@ class Schedule:
     weight_decay: float = 0.02
     clip_norm: float = 1.0
 
+    def __post_init__(self) -> None:
+        if self.warmup + self._falling > self.steps:
+            raise ValueError(
+                f"{self.warmup} updates of warm-up and {self._falling} of decay do not fit "
+                f"into {self.steps}"
+            )
+
+    @property
+    def _falling(self) -> int:
+        return max(1, int(self.steps * self.decay))
+
     def optimizer(self) -> optax.GradientTransformation:
         """The optax transformation of this schedule."""
-        falling = max(1, int(self.steps * self.decay))
         rate = optax.join_schedules(
             [
                 optax.linear_schedule(0.0, self.learning_rate, self.warmup),
                 optax.constant_schedule(self.learning_rate),
-                optax.linear_schedule(self.learning_rate, 0.0, falling),
+                optax.linear_schedule(self.learning_rate, 0.0, self._falling),
             ],
-            [self.warmup, self.steps - falling],
+            [self.warmup, self.steps - self._falling],
         )
 
         def matrices(params: Params) -> PyTree[bool]:
@@ -90,7 +103,7 @@ Loss = Callable[[Params, Batch], tuple[Float[jax.Array, ""], Losses]]
 """(params, batch) -> the loss that is minimised, and its parts."""
 
 
-def init_params(config: Config, classes: Sequence[int], key: jax.Array) -> Params:
+def init_with_heads(config: Config, classes: Sequence[int], key: jax.Array) -> Params:
     """Random parameters, with an auxiliary head of classes[i] classes per attribute."""
     model_key, head_key = jax.random.split(key)
     heads = 0.02 * jax.random.normal(head_key, (config.text.hidden_size, sum(classes)))
@@ -103,15 +116,16 @@ def auxiliary_loss(
     features: Float[jax.Array, "images units width"],
     attributes: Int[Array, "features attributes"],
 ) -> Float[jax.Array, ""]:
-    """Cross-entropy of linear heads that read attributes off single image tokens.
+    """Cross-entropy of linear heads that read attributes off single image tokens, in float32.
 
     Args:
-        params: of `init_params`.
+        params: of `init_with_heads`.
         classes: of each attribute.
         features: of the vision tower.
         attributes: class ids of each row of the flattened features, -1 for no label.
     """
-    scores = features.reshape(-1, features.shape[-1]) @ params["auxiliary"]["kernel"]
+    kernel = params["auxiliary"]["kernel"].astype(jnp.float32)
+    scores = features.reshape(-1, features.shape[-1]).astype(jnp.float32) @ kernel
     total = jnp.zeros(())
     offset = 0
     for index, count in enumerate(classes):
@@ -142,13 +156,13 @@ def language_loss(
     """Weighted next-token cross-entropy, plus the auxiliary loss times its weight."""
 
     def loss(params: Params, batch: PackedBatch) -> tuple[jax.Array, Losses]:
-        features = model.encode_images(config, params, batch.patches)
+        features = model.encode_images(config, params, batch.pictures.patches)
         hidden = model.forward_hidden(config, params, batch.inputs, features, batch.segments)
         flat = hidden.reshape(-1, hidden.shape[-1])
         logits = model.logits_of(config, params, jnp.take(flat, batch.predictors, axis=0))
         entropy = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)
         tokens = jnp.sum(entropy * batch.weights) / jnp.sum(batch.weights)
-        auxiliary = auxiliary_loss(params, classes, features, batch.attributes)
+        auxiliary = auxiliary_loss(params, classes, features, batch.pictures.attributes)
         return tokens + auxiliary_weight * auxiliary, {"tokens": tokens, "auxiliary": auxiliary}
 
     return loss
@@ -193,6 +207,9 @@ def fit(
 
     Returns:
         The trained parameters.
+
+    Raises:
+        ValueError: the newest checkpoint holds a state of other shapes.
     """
     train_step = make_train_step(loss, schedule)
     state = TrainState(params, schedule.optimizer().init(params), jnp.zeros((), jnp.int32))
@@ -204,11 +221,15 @@ def fit(
             state = manager.restore(newest, args=ocp.args.StandardRestore(state))
             print(f"{folder}: resuming after step {newest}")
         start = int(state.step)
+        if start >= schedule.steps:
+            return state.params
         with Progress(*columns) as progress, ThreadPoolExecutor(1) as drawing:
             batch = drawing.submit(batch_of, start)
             task = progress.add_task(folder.name, total=schedule.steps, completed=start)
             for done in range(start + 1, schedule.steps + 1):
-                current, batch = batch.result(), drawing.submit(batch_of, done)
+                current = batch.result()
+                if done < schedule.steps:
+                    batch = drawing.submit(batch_of, done)
                 state, losses = train_step(state, current)
                 progress.advance(task)
                 last = done == schedule.steps

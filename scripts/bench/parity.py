@@ -22,7 +22,8 @@ def main() -> None:
             for case, measure in builders.CASES.items():
                 show(name, case, measure(pair))
     with tempfile.TemporaryDirectory() as folder:
-        show("3B shapes, 2 layers", "one image", builders.published_shapes(Path(folder)))
+        for case, parity in builders.published_shapes(Path(folder)).items():
+            show("3B shapes, 2 layers", case, parity)
 
 
 def show(model: str, case: str, parity: builders.Parity) -> None:

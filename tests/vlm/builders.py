@@ -22,11 +22,12 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 from verdict_jax.vlm import model, sampling
 from verdict_jax.vlm.config import Config, load_config
-from verdict_jax.vlm.images import load_image_processor, num_windows, pack_patches
+from verdict_jax.vlm.images import load_image_processor
 from verdict_jax.vlm.inputs import Array, ModelInputs, PatchBatch
 from verdict_jax.vlm.parameters import Params
-from verdict_jax.vlm.tokenizer import TokenRow, pack_tokens, token_row
+from verdict_jax.vlm.rows import TokenRow, pack_tokens, token_row
 from verdict_jax.vlm.weights import load_params
+from verdict_jax.vlm.windows import num_windows, pack_patches
 
 TOLERANCE = 1e-4
 """Largest difference of fp32 logits between the two implementations."""
@@ -268,12 +269,11 @@ def pack(
     config = checkpoint.config
     processor = load_image_processor(checkpoint.folder, config.vision)
     processed = [processor.process(image) for prompt in prompts for image in prompt.pictures]
-    grids = [image.grid for image in processed]
-    patches, index = pack_patches(processed, config.vision, images, windows)
+    patches, pictures = pack_patches(processed, config.vision, images, windows)
     rows, at = [], 0
     for prompt in prompts:
         end = at + len(prompt.pictures)
-        rows.append(token_row(prompt.tokens, config, grids[at:end], index[at:end]))
+        rows.append(token_row(prompt.tokens, config, pictures[at:end]))
         at = end
     inputs = pack_tokens(rows, num_rows, width, PAD, "left" if side == "left" else "right")
     next_position = np.zeros(num_rows, np.int32)
@@ -433,21 +433,38 @@ CASES: dict[str, Callable[[Pair], Parity]] = {
 }
 
 
-def published_shapes(folder: Path) -> Parity:
-    """One 112 x 84 picture (one window cut short) and a few tokens through the 3B shapes.
+def published_shapes(folder: Path) -> dict[str, Parity]:
+    """A picture of 2 windows, one of less than a window, and text, through the 3B shapes.
 
-    The oracle is freed before our weights are read, which halves the memory.
+    "every vision block windowed" is no parity: it shows that these pictures tell full attention
+    from windowed. The oracle is freed before our weights are read, which halves the memory.
     """
     hf = published_3b_config()
     reference = make_reference(hf, seed=5)
     rng = np.random.default_rng(5)
-    tokens = [hf.vision_start_token_id, hf.image_token_id, hf.vision_end_token_id, 785, 2168, 4933]
-    prompts = [Prompt(np.array(tokens, np.int32), (picture(rng, 112, 84),))]
+    prompts = []
+    for size in ((140, 112), (84, 56), None):
+        opening = [] if size is None else [hf.vision_start_token_id, hf.image_token_id]
+        opening += [] if size is None else [hf.vision_end_token_id]
+        tokens = np.array([*opening, 785, 2168, 4933], np.int32)
+        prompts.append(Prompt(tokens, () if size is None else (picture(rng, *size),)))
     expected = reference_logits(reference, prompts)
     reference.bfloat16().save_pretrained(folder)
     del reference
     write_preprocessor(folder, hf)
     config = load_config(folder)
     checkpoint = Checkpoint(folder, config, load_params(folder, config, jnp.float32))
-    batch = pack(checkpoint, prompts, width=24, num_rows=1, images=1, windows=1)
-    return compare(our_logits(checkpoint, batch), expected)
+    left, right = (
+        pack(checkpoint, prompts, width=32, num_rows=3, images=2, windows=2, side=side)
+        for side in ("left", "right")
+    )
+    windowed = replace(config, vision=replace(config.vision, fullatt_block_indexes=()))
+    # the decoder is compiled once: only the features come from the wrong tower
+    features = our_features(replace(checkpoint, config=windowed), left)
+    wrong = split_rows(forward(config, checkpoint.params, left.inputs, features), left)
+    tails = [row[-2:] for row in expected]
+    return {
+        "left-padded": compare(our_logits(checkpoint, left), expected),
+        "prefill + cached decode": compare(cached_logits(checkpoint, right, decoded=1), tails),
+        "every vision block windowed": compare(wrong, expected),
+    }

@@ -14,9 +14,10 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from verdict_jax.vlm.cache import KVCache, gather
+from verdict_jax.vlm.rows import TokenRow, pack_tokens
 from verdict_jax.vlm.sampling import (
     DELIMITER,
-    RUNNING,
+    LENGTH,
     STOPPED,
     Completion,
     SamplingSettings,
@@ -24,7 +25,6 @@ from verdict_jax.vlm.sampling import (
     draw,
     suppressed_logprobs,
 )
-from verdict_jax.vlm.tokenizer import TokenRow, pack_tokens
 from vlm.builders import (
     EOS,
     IMAGE,
@@ -37,8 +37,8 @@ from vlm.builders import (
     WIDTH,
     Batch,
     Pair,
-    Prompt,
     decode,
+    extend,
     forward,
     mixed_prompts,
     our_features,
@@ -86,9 +86,9 @@ def continued(
     seeds: Sequence[int] = (0, 1, 2, 3),
     active: Sequence[bool] = (True, True, True, False),
     stop_at_delimiter: bool = True,
-) -> tuple[Completion, np.ndarray, KVCache]:
+) -> Completion:
     logits, cache = state
-    completion, after, longer = decode(
+    return decode(
         pair.config,
         pair.params,
         cache,
@@ -102,7 +102,14 @@ def continued(
         top_k=top_k,
         max_tokens=MAX_TOKENS,
     )
-    return completion, np.asarray(after), longer
+
+
+def after_reading(
+    pair: Pair, state: tuple[jax.Array, KVCache], completion: Completion
+) -> tuple[jax.Array, KVCache]:
+    """The state once every sampled token is read."""
+    _, cache = state
+    return extend(pair.config, pair.params, cache, completion.tokens, completion.mask)
 
 
 def texts(completion: Completion) -> list[list[int]]:
@@ -135,9 +142,10 @@ def test_greedy_generation_equals_transformers(name: str, request: pytest.Fixtur
         # the second call goes on where the first stopped
         rows, active = [[]] * 4, (True,) * 4
         for _ in range(2):
-            completion, *state = continued(pair, tuple(state), masks(), active=active)
+            completion = continued(pair, state, masks(), active=active)
+            state = after_reading(pair, state, completion)
             rows = [row + new for row, new in zip(rows, texts(completion), strict=True)]
-            active = tuple(np.asarray(completion.finish) == RUNNING)
+            active = tuple(np.asarray(completion.finish) == LENGTH)
         ours += rows
     theirs = []
     for item in prompts:
@@ -338,7 +346,7 @@ def test_logprobs_are_those_of_the_forward_pass(
     batch = pack(untied, mixed_prompts())
     # many suppressed ids, so that forgetting the mask moves every log-prob
     never = [*NEVER, *range(100, 220)]
-    completion, after, cache = continued(
+    completion = continued(
         untied, prefilled(untied, batch), masks(never, stop=()), temperature, top_p, top_k
     )
     lengths = [len(row) for row in texts(completion)]
@@ -361,27 +369,6 @@ def test_logprobs_are_those_of_the_forward_pass(
                 logits[step], suppressed, temperature, top_k, top_p or 1.0
             )
             assert abs(logprobs[row, step] - np.log(drawn_from[token])) <= 1e-4
-    assert cache.length.tolist() == [24 + 7, 9 + 7, 39 + 7, 0]
-    assert cache.next_position.tolist() == [16 + 7, 9 + 7, 25 + 7, 0]
-
-
-def test_the_logits_after_a_completion(untied: Pair) -> None:
-    """Of rows that end at different steps, each after its own last token."""
-    batch = pack(untied, mixed_prompts())
-    state = prefilled(untied, batch)
-    free = texts(continued(untied, state, masks(stop=()))[0])
-    stop = (free[0][1], free[1][4])
-    completion, after, cache = continued(untied, state, masks(stop=stop))
-    lengths = [len(row) for row in texts(completion)]
-    assert lengths[0] <= 2 and lengths[1] <= 5
-    prompts = [len(row.tokens) for row in batch.rows]
-    assert cache.length.tolist() == [*np.add(prompts, lengths[:3]), 0]
-    whole = [
-        Prompt(np.concatenate([item.tokens, np.array(new, np.int32)]), item.pictures)
-        for item, new in zip(mixed_prompts(), texts(completion), strict=False)
-    ]
-    expected, _ = prefilled(untied, pack(untied, whole))
-    np.testing.assert_allclose(after[:3], expected[:3], rtol=0, atol=2e-5)
 
 
 # ------------------------------------------------------------------------- where a row ends
@@ -389,14 +376,14 @@ def test_the_logits_after_a_completion(untied: Pair) -> None:
 
 def test_several_stop_ids(untied: Pair) -> None:
     state = prefilled(untied, pack(untied, mixed_prompts()))
-    free = texts(continued(untied, state, masks(stop=()))[0])
+    free = texts(continued(untied, state, masks(stop=())))
     stops = {free[0][3], free[1][5]}
-    completion, _, _ = continued(untied, state, masks(stop=tuple(stops)))
+    completion = continued(untied, state, masks(stop=tuple(stops)))
     for row in range(3):
         ends = [at for at, token in enumerate(free[row]) if token in stops]
         expected = free[row][: ends[0] + 1] if ends else free[row]
         assert texts(completion)[row] == expected
-        assert completion.finish[row] == (STOPPED if ends else RUNNING)
+        assert completion.finish[row] == (STOPPED if ends else LENGTH)
     assert completion.finish[0] == completion.finish[1] == STOPPED
     # nothing is left behind a row's end
     for leaf in (completion.tokens, completion.logprobs, completion.model_logprobs):
@@ -406,27 +393,27 @@ def test_several_stop_ids(untied: Pair) -> None:
 def test_step_delimiters(untied: Pair) -> None:
     """A token that holds a blank line, or two that make one; nothing else ends a step."""
     state = prefilled(untied, pack(untied, mixed_prompts()))
-    row = texts(continued(untied, state, masks(stop=()), temperature=2.0)[0])[0]
+    row = texts(continued(untied, state, masks(stop=()), temperature=2.0))[0]
     assert len(set(row)) == MAX_TOKENS, "the cases below need distinct tokens"
 
     def length(token_masks: TokenMasks, stop_at_delimiter: bool = True) -> tuple[int, int]:
-        completion, _, _ = continued(
+        completion = continued(
             untied, state, token_masks, temperature=2.0, stop_at_delimiter=stop_at_delimiter
         )
         return len(texts(completion)[0]), int(completion.finish[0])
 
     one_token = masks(stop=(), contains=(row[4],))
     assert length(one_token) == (5, DELIMITER)
-    assert length(one_token, stop_at_delimiter=False) == (MAX_TOKENS, RUNNING)
+    assert length(one_token, stop_at_delimiter=False) == (MAX_TOKENS, LENGTH)
     # "\n" then "\n"
     assert length(masks(stop=(), ends=(row[2],), starts=(row[3],))) == (4, DELIMITER)
     # a newline alone, or one that another token follows
-    assert length(masks(stop=(), ends=(row[2],)))[1] == RUNNING
-    assert length(masks(stop=(), starts=(row[3],)))[1] == RUNNING
-    assert length(masks(stop=(), ends=(row[2],), starts=(row[4],)))[1] == RUNNING
-    assert length(masks(stop=(), ends=(row[3],), starts=(row[2],)))[1] == RUNNING
+    assert length(masks(stop=(), ends=(row[2],)))[1] == LENGTH
+    assert length(masks(stop=(), starts=(row[3],)))[1] == LENGTH
+    assert length(masks(stop=(), ends=(row[2],), starts=(row[4],)))[1] == LENGTH
+    assert length(masks(stop=(), ends=(row[3],), starts=(row[2],)))[1] == LENGTH
     # what starts the continuation has no newline before it
-    assert length(masks(stop=(), starts=(row[0],)))[1] == RUNNING
+    assert length(masks(stop=(), starts=(row[0],)))[1] == LENGTH
     # a stop id is a stop, even where it holds a blank line
     assert length(masks(stop=(row[4],), contains=(row[4],))) == (5, STOPPED)
 
@@ -437,13 +424,13 @@ def test_step_delimiters(untied: Pair) -> None:
 def test_a_row_is_sampled_alike_wherever_it_stands(untied: Pair) -> None:
     """Neighbours, place in the batch and size of the batch do not enter a row's draws."""
     logits, cache = prefilled(untied, pack(untied, mixed_prompts()))
-    completion, _, _ = continued(untied, (logits, cache), masks(), 1.0, seeds=(7, 8, 9, 10))
+    completion = continued(untied, (logits, cache), masks(), 1.0, seeds=(7, 8, 9, 10))
     expected = texts(completion)
     assert len({tuple(row) for row in expected[:3]}) == 3
     # another order, another neighbour, a neighbour with another key
     order = np.array([2, 2, 0, 1])
     state = (logits[order], gather(cache, order))
-    moved, _, _ = continued(
+    moved = continued(
         untied, state, masks(), 1.0, seeds=(9, 3, 7, 8), active=(True, True, True, True)
     )
     rows = texts(moved)
@@ -455,17 +442,13 @@ def test_a_row_is_sampled_alike_wherever_it_stands(untied: Pair) -> None:
     # alone
     first = np.array([0])
     state = (logits[first], gather(cache, first))
-    alone, _, _ = continued(untied, state, masks(), 1.0, seeds=(7,), active=(True,))
+    alone = continued(untied, state, masks(), 1.0, seeds=(7,), active=(True,))
     assert texts(alone) == expected[:1]
 
 
-def test_inactive_rows_stay_as_they_are(untied: Pair) -> None:
+def test_inactive_rows_stay_empty(untied: Pair) -> None:
     state = prefilled(untied, pack(untied, mixed_prompts()))
     active = (False, True, False, False)
-    completion, after, cache = continued(untied, state, masks(), 1.0, active=active)
-    every, _, _ = continued(untied, state, masks(), 1.0)
+    completion = continued(untied, state, masks(), 1.0, active=active)
+    every = continued(untied, state, masks(), 1.0)
     assert texts(completion) == [[], texts(every)[1], [], []]
-    for row in (0, 2):
-        np.testing.assert_array_equal(after[row], state[0][row])
-        np.testing.assert_array_equal(cache.k[:, row], state[1].k[:, row])
-        assert cache.length[row] == state[1].length[row]

@@ -1,4 +1,4 @@
-"""The Qwen2.5 tokenizer, prompts that texts cannot break, and rows of a bucket."""
+"""The Qwen2.5 tokenizer, and prompts that texts cannot break."""
 
 from __future__ import annotations
 
@@ -7,36 +7,28 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 import tiktoken
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE
-from transformers import Qwen2_5_VLConfig, Qwen2_5_VLModel
+from transformers import PreTrainedTokenizerFast
 
 from verdict_jax.vlm.config import Config, TextConfig, VisionConfig
-from verdict_jax.vlm.tokenizer import (
+from verdict_jax.vlm.prompting import (
     Control,
     Marker,
     Message,
-    StepMasks,
     Text,
-    TokenizerError,
-    TokenRow,
     encode_prompt,
-    expand_images,
-    load_tokenizer,
-    mrope_positions,
-    pack_tokens,
     render_prompt,
     split_at_slot,
-    step_masks,
-    suppressed_ids,
-    token_row,
 )
+from verdict_jax.vlm.sampling import TokenMasks
+from verdict_jax.vlm.tokenizer import TokenizerError, load_tokenizer, plain_ids, token_masks
 
 from .qwen_tokenizer import (
     ADDED_TOKENS,
@@ -65,7 +57,12 @@ CONFIG = Config(
 
 
 def text_ids(text: str) -> list[int]:
-    return encode_prompt(qwen_tokenizer(), [Text(text)]).tolist()
+    return plain_ids(qwen_tokenizer(), text).tolist()
+
+
+def masks_of(tokenizer: PreTrainedTokenizerFast, vocab_size: int, config: Config) -> TokenMasks:
+    text = replace(config.text, vocab_size=vocab_size)
+    return jax.tree.map(np.asarray, token_masks(replace(config, text=text), tokenizer))
 
 
 def with_template(folder: Path, template: str | None) -> Path:
@@ -349,9 +346,10 @@ def test_a_tokenizer_without_normalizer_pre_tokenizer_or_pad(tmp_path):
     text = "a<|image_pad|>+0<|image_pad|>"
     longest = encode_prompt(tokenizer, [Control(text)]).tolist()
     assert longest == tokenizer.encode(text) == [0, 9, 2, 8]
-    assert step_masks(tokenizer, 12).ends_newline.tolist() == [False] * 4 + [True] + [False] * 7
-    suppressed = suppressed_ids(replace(SMALL_CONFIG, video_token_id=8), tokenizer, 12)
-    assert suppressed.tolist() == [False] * 6 + [True] * 6
+    masks = masks_of(tokenizer, 12, replace(SMALL_CONFIG, video_token_id=8))
+    assert masks.ends_newline.tolist() == [False] * 4 + [True] + [False] * 7
+    assert masks.suppressed.tolist() == [False] * 6 + [True] * 6
+    assert np.flatnonzero(masks.stop).tolist() == [4]
 
 
 def test_slots_are_checked():
@@ -367,12 +365,12 @@ def test_slots_are_checked():
 
 
 @pytest.fixture(scope="module")
-def masks() -> StepMasks:
-    return step_masks(qwen_tokenizer(), VOCAB_SIZE)
+def masks() -> TokenMasks:
+    return masks_of(qwen_tokenizer(), VOCAB_SIZE, CONFIG)
 
 
-def step_end(ids: list[int], masks: StepMasks) -> int | None:
-    """Index of the token that ends the step, by the rule of StepMasks."""
+def step_end(ids: list[int], masks: TokenMasks) -> int | None:
+    """Index of the token that ends the step, by the rule of `token_masks`."""
     after_newline = False
     for index, id in enumerate(ids):
         if masks.contains_delimiter[id] or (after_newline and masks.starts_newline[id]):
@@ -411,229 +409,22 @@ def test_a_step_ends_where_the_text_first_holds_a_blank_line(masks, parts):
         assert step_end(ids, masks) == (ends[0] if ends else None)
 
 
-def test_suppressed_ids():
-    suppressed = suppressed_ids(CONFIG, qwen_tokenizer(), VOCAB_SIZE)
+def test_suppressed_ids(masks):
+    suppressed = masks.suppressed
     assert suppressed.shape == (VOCAB_SIZE,)
     # text, both stop ids, and the added tokens that are not special stay
     expected = [*range(151643), 151643, 151645, *range(151657, 151665)]
     assert np.flatnonzero(~suppressed).tolist() == expected
-    one_stop = suppressed_ids(
-        replace(CONFIG, eos_token_ids=(151645,)), qwen_tokenizer(), VOCAB_SIZE
-    )
+    one_stop = masks_of(
+        qwen_tokenizer(), VOCAB_SIZE, replace(CONFIG, eos_token_ids=(151645,))
+    ).suppressed
     assert np.flatnonzero(one_stop & ~suppressed).tolist() == [151643]
     placeholder = replace(CONFIG, eos_token_ids=(IMAGE, VISION_END), video_token_id=7)
-    stops = suppressed_ids(placeholder, qwen_tokenizer(), VOCAB_SIZE)
+    stops = masks_of(qwen_tokenizer(), VOCAB_SIZE, placeholder).suppressed
     assert stops[[IMAGE, VISION_START, VISION_END, 7]].all()
 
 
 def test_a_vocabulary_that_is_too_small():
-    for function in (
-        lambda: step_masks(qwen_tokenizer(), 151664),
-        lambda: suppressed_ids(CONFIG, qwen_tokenizer(), 151664),
-    ):
-        with pytest.raises(TokenizerError, match="ids up to 151664.* has 151664"):
-            function()
-    assert step_masks(qwen_tokenizer(), 151665).ends_newline.shape == (151665,)
-
-
-# --------------------------------------------------------------------- rows and positions
-
-T = 9  # any text token
-I = IMAGE  # noqa: E741
-
-
-def ints(*values: int) -> np.ndarray:
-    return np.array(values, np.int32)
-
-
-def test_placeholders_are_repeated():
-    tokens = ints(1, I, 2, I, 3)
-    expanded = expand_images(tokens, I, [3, 1])
-    assert expanded.tolist() == [1, I, I, I, 2, I, 3]
-    assert expanded.dtype == np.int32
-    assert expand_images(ints(1, 2), I, []).tolist() == [1, 2]
-    for counts in ([], [3], [3, 1, 1]):
-        with pytest.raises(ValueError, match=f"2 image placeholders for {len(counts)} pictures"):
-            expand_images(tokens, I, counts)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "grids", "positions", "next_position"),
-    [
-        ([T, T, T], [], [[0, 1, 2]] * 3, 3),
-        # 2 x 3 merged tokens from position 2 on; text goes on at 2 + 3
-        (
-            [T, T, I, I, I, I, I, I, T, T],
-            [(4, 6)],
-            [
-                [0, 1, 2, 2, 2, 2, 2, 2, 5, 6],
-                [0, 1, 2, 2, 2, 3, 3, 3, 5, 6],
-                [0, 1, 2, 3, 4, 2, 3, 4, 5, 6],
-            ],
-            7,
-        ),
-        # 3 x 1 from 1 (to 4), text, 2 x 2 from 6 (to 8), nothing after
-        (
-            [T, I, I, I, T, T, I, I, I, I],
-            [(6, 2), (4, 4)],
-            [
-                [0, 1, 1, 1, 4, 5, 6, 6, 6, 6],
-                [0, 1, 2, 3, 4, 5, 6, 6, 7, 7],
-                [0, 1, 1, 1, 4, 5, 6, 7, 6, 7],
-            ],
-            8,
-        ),
-        # pictures that touch
-        (
-            [I, I, I],
-            [(2, 4), (2, 2)],
-            [[0, 0, 2], [0, 0, 2], [0, 1, 2]],
-            3,
-        ),
-        ([], [], [[], [], []], 0),
-    ],
-)
-def test_positions_by_hand(tokens, grids, positions, next_position):
-    found, following = mrope_positions(ints(*tokens), CONFIG, grids)
-    assert found.tolist() == positions
-    assert found.dtype == np.int32
-    assert following == next_position
-
-
-@pytest.mark.parametrize(
-    ("tokens", "grids", "message"),
-    [
-        ([T, I], [], "more image placeholders"),
-        ([I, I, I], [(2, 4)], "more image placeholders"),
-        ([T, I, T], [(2, 4)], "too few"),
-        ([T, I], [(2, 4)], "too few"),
-        ([T, T], [(2, 4)], "fewer"),
-        ([I, T], [(2, 2), (2, 2)], "fewer"),
-    ],
-)
-def test_positions_need_the_pictures_placeholders(tokens, grids, message):
-    with pytest.raises(ValueError, match=message):
-        mrope_positions(ints(*tokens), CONFIG, grids)
-
-
-@pytest.fixture(scope="module")
-def published_model() -> Qwen2_5_VLModel:
-    """transformers' model without weights, for its get_rope_index."""
-    config = Qwen2_5_VLConfig(
-        vision_config={
-            "depth": 1,
-            "hidden_size": 32,
-            "num_heads": 2,
-            "intermediate_size": 32,
-            "out_hidden_size": 32,
-            "spatial_merge_size": 2,
-            "fullatt_block_indexes": [0],
-        },
-        text_config={
-            "hidden_size": 32,
-            "intermediate_size": 32,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 1,
-            "vocab_size": 64,
-            "rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3]},
-        },
-    )
-    with torch.device("meta"):
-        return Qwen2_5_VLModel(config)
-
-
-SEGMENTS = st.lists(
-    st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4)), min_size=1, max_size=3
-)
-
-
-def row_of(segments: list[tuple[int, int, int]], tail: int) -> tuple[TokenRow, list]:
-    """Text, picture, text, picture, ..., text; features numbered from 100."""
-    tokens: list[int] = []
-    grids = []
-    for text, rows, columns in segments:
-        tokens += [T] * text + [I]
-        grids.append((2 * rows, 2 * columns))
-    counts = [rows * columns // 4 for rows, columns in grids]
-    starts = 100 + np.cumsum([0, *counts])
-    features = [np.arange(a, a + n, dtype=np.int32) for a, n in zip(starts, counts, strict=False)]
-    return token_row(ints(*tokens, *[T] * tail), CONFIG, grids, features), grids
-
-
-@settings(SETTINGS, max_examples=25)
-@given(st.lists(st.tuples(SEGMENTS | st.just([]), st.integers(1, 5)), min_size=1, max_size=3))
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_positions_equal_transformers(published_model, side, rows):
-    packed_rows, grids = [], []
-    for segments, tail in rows:
-        row, row_grids = row_of(segments, tail)
-        packed_rows.append(row)
-        grids += row_grids
-    width = max(len(row.tokens) for row in packed_rows) + 2
-    inputs = pack_tokens(packed_rows, len(rows), width, pad_id=0, side=side)
-    tokens, mask = torch.tensor(inputs.tokens).long(), torch.tensor(inputs.mask)
-    positions, delta = published_model.get_rope_index(
-        tokens,
-        (tokens == I).int(),
-        torch.tensor([[1, *grid] for grid in grids]) if grids else None,
-        attention_mask=mask.int(),
-    )
-    assert inputs.positions[:, inputs.mask].tolist() == positions[:, mask].tolist()
-    lengths = mask.sum(1, keepdim=True)
-    assert [row.next_position for row in packed_rows] == (lengths + delta)[:, 0].tolist()
-
-
-def test_features_stand_behind_the_placeholders():
-    row = token_row(ints(T, I, T, I), CONFIG, [(2, 4), (4, 2)], [ints(5, 3), ints(20, 22)])
-    assert row.tokens.tolist() == [T, I, I, T, I, I]
-    assert row.feature_ids.tolist() == [-1, 5, 3, -1, 20, 22]
-    assert row.positions.tolist() == [
-        [0, 1, 1, 3, 4, 4],
-        [0, 1, 1, 3, 4, 5],
-        [0, 1, 2, 3, 4, 4],
-    ]
-    assert row.next_position == 6
-    with pytest.raises(ValueError, match=r"pictures of \[2\] tokens have \[3\] features"):
-        token_row(ints(I), CONFIG, [(2, 4)], [ints(1, 2, 3)])
-    with pytest.raises(ValueError, match=r"\[2\] tokens have \[\]"):
-        token_row(ints(I), CONFIG, [(2, 4)], [])
-
-
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_rows_are_padded_on_the_side_asked_for(side):
-    picture = token_row(ints(T, I), CONFIG, [(2, 4)], [ints(6, 7)])
-    text = token_row(ints(4), CONFIG, [], [])
-    inputs = pack_tokens([picture, text], num_rows=3, width=4, pad_id=99, side=side)
-    right = side == "right"
-    assert inputs.tokens.tolist() == [
-        [T, I, I, 99] if right else [99, T, I, I],
-        [4, 99, 99, 99] if right else [99, 99, 99, 4],
-        [99] * 4,
-    ]
-    assert inputs.mask.astype(int).tolist() == [
-        [1, 1, 1, 0] if right else [0, 1, 1, 1],
-        [1, 0, 0, 0] if right else [0, 0, 0, 1],
-        [0] * 4,
-    ]
-    assert inputs.feature_ids.tolist() == [
-        [-1, 6, 7, -1] if right else [-1, -1, 6, 7],
-        [-1] * 4,
-        [-1] * 4,
-    ]
-    assert inputs.positions.tolist() == [
-        [[0, 1, 1, 0] if right else [0, 0, 1, 1], [0] * 4, [0] * 4],
-        [[0, 1, 1, 0] if right else [0, 0, 1, 1], [0] * 4, [0] * 4],
-        [[0, 1, 2, 0] if right else [0, 0, 1, 2], [0] * 4, [0] * 4],
-    ]
-    assert {a.dtype for a in (inputs.tokens, inputs.positions, inputs.feature_ids)} == {
-        np.dtype(np.int32)
-    }
-
-
-def test_rows_that_do_not_fit():
-    text = token_row(ints(4, 5), CONFIG, [], [])
-    with pytest.raises(ValueError, match="2 rows do not fit a bucket of 1"):
-        pack_tokens([text, text], num_rows=1, width=4, pad_id=0)
-    with pytest.raises(ValueError, match="row 0 of 2 tokens does not fit a bucket of 1"):
-        pack_tokens([text], num_rows=1, width=1, pad_id=0)
+    with pytest.raises(TokenizerError, match="ids up to 151664.* has 151664"):
+        masks_of(qwen_tokenizer(), 151664, CONFIG)
+    assert masks_of(qwen_tokenizer(), 151665, CONFIG).ends_newline.shape == (151665,)

@@ -54,6 +54,8 @@ def attend(
 ) -> Float[jax.Array, "batch time heads head_dim"]:
     """softmax(q k^T / sqrt(head_dim)) v, over the keys that `key_mask` admits.
 
+    Grouped-query attention (arXiv:2305.13245).
+
     Args:
         q: queries; head h reads kv head h // (heads / kv_heads).
         k: keys.

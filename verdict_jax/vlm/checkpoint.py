@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jax.typing import DTypeLike
 from transformers import PreTrainedTokenizerFast
 
@@ -19,12 +17,7 @@ from verdict_jax.vlm.parameters import Params
 from verdict_jax.vlm.pictures import EncodedPictures, ImageSource, PictureMemo, encode_pictures
 from verdict_jax.vlm.prompting import frame
 from verdict_jax.vlm.sampling import TokenMasks
-from verdict_jax.vlm.tokenizer import (
-    TokenizerError,
-    load_tokenizer,
-    step_masks,
-    suppressed_ids,
-)
+from verdict_jax.vlm.tokenizer import TokenizerError, load_tokenizer, token_masks
 from verdict_jax.vlm.weights import WeightsError, load_params
 
 _SAMPLED_BYTES = 1 << 20
@@ -63,31 +56,8 @@ class VLM:
         return str(jax.tree.leaves(self.params["text"]["norm"])[0].dtype)
 
     def encode(self, rows: Sequence[Sequence[ImageSource]]) -> EncodedPictures:
-        """The pictures of each row of a batch; see `pictures.encode_pictures`.
-
-        Raises:
-            PictureErrors: rows with a picture that cannot be read or processed.
-        """
+        """The pictures of each row of a batch; see `pictures.encode_pictures`."""
         return encode_pictures(self.config, self.params, self.image_processor, self.pictures, rows)
-
-
-def token_masks(config: Config, tokenizer: PreTrainedTokenizerFast) -> TokenMasks:
-    """What the vocabulary means to the sampler, from the tokenizer and the stop ids of `config`.
-
-    Raises:
-        TokenizerError: the tokenizer has ids that the model's vocabulary lacks.
-    """
-    size = config.text.vocab_size
-    steps = step_masks(tokenizer, size)
-    suppressed = jnp.asarray(suppressed_ids(config, tokenizer, size))
-    stop = np.isin(np.arange(size), config.eos_token_ids)
-    return TokenMasks(
-        suppressed=suppressed,
-        stop=jnp.asarray(stop),
-        contains_delimiter=jnp.asarray(steps.contains_delimiter),
-        ends_newline=jnp.asarray(steps.ends_newline),
-        starts_newline=jnp.asarray(steps.starts_newline),
-    )
 
 
 def load_vlm(folder: Path, dtype: DTypeLike | None = None) -> VLM:

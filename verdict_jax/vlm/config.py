@@ -19,7 +19,21 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class VisionConfig:
-    """The vision encoder: windowed blocks, with full attention at `fullatt_block_indexes`."""
+    """The vision encoder: windowed blocks, a few of full attention, then the patch merger.
+
+    Attributes:
+        depth: blocks.
+        hidden_size: width of the blocks.
+        intermediate_size: inner width of their gated MLPs.
+        num_heads: attention heads.
+        in_channels: of a picture.
+        patch_size: side of a patch in pixels.
+        spatial_merge_size: side of a merge unit in patches; one unit becomes one token.
+        temporal_patch_size: frames of a patch; a still picture is repeated to fill them.
+        window_size: side of an attention window in pixels.
+        out_hidden_size: width of the merged tokens, which is the decoder's.
+        fullatt_block_indexes: the blocks that attend over the whole picture.
+    """
 
     depth: int
     hidden_size: int
@@ -60,7 +74,22 @@ class VisionConfig:
 
 @dataclass(frozen=True)
 class TextConfig:
-    """The text decoder: Qwen2 blocks with grouped-query attention and M-RoPE."""
+    """The text decoder: Qwen2 blocks with grouped-query attention and M-RoPE.
+
+    Attributes:
+        vocab_size: rows of the embedding; a tokenizer may have fewer ids.
+        hidden_size: width of the blocks.
+        intermediate_size: inner width of their gated MLPs.
+        num_hidden_layers: blocks.
+        num_attention_heads: query heads.
+        num_key_value_heads: key and value heads, each shared by a group of query heads.
+        rms_norm_eps: added to the mean square in every norm.
+        rope_theta: base of the rotary frequencies.
+        mrope_section: frequencies that turn with the temporal, the height and the width position;
+            they sum to half the head size.
+        tie_word_embeddings: the head is the embedding.
+        max_position_embeddings: most tokens of a prompt.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -81,7 +110,18 @@ class TextConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """A Qwen2.5-VL model: both towers and the ids of its vision markers."""
+    """A Qwen2.5-VL model: both towers and the ids of its markers, all within the vocabulary.
+
+    Attributes:
+        vision: the vision encoder.
+        text: the text decoder.
+        image_token_id: placeholder of an image token.
+        video_token_id: placeholder of a video token, never written here.
+        vision_start_token_id: opens a picture in a prompt.
+        vision_end_token_id: closes it.
+        eos_token_ids: end a chain, at least one; the first is what training writes.
+        pad_token_id: fills rows; it is masked wherever it stands.
+    """
 
     vision: VisionConfig
     text: TextConfig

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jax
-import numpy as np
-from jaxtyping import Float, Int32
+from jaxtyping import Float
 from PIL import Image
 
 from verdict_jax.vlm.buckets import bucket
@@ -20,11 +19,11 @@ from verdict_jax.vlm.images import (
     ImageProcessor,
     ProcessedImage,
     load_image,
-    num_windows,
-    pack_patches,
 )
+from verdict_jax.vlm.inputs import PatchBatch
 from verdict_jax.vlm.model import encode_images
 from verdict_jax.vlm.parameters import Params
+from verdict_jax.vlm.windows import Picture, num_windows, pack_patches
 
 ImageSource = Path | bytes | Image.Image
 
@@ -32,43 +31,25 @@ encode_patches = jax.jit(encode_images, static_argnames="config")
 """The vision tower on one bucket of pictures."""
 
 
-class PictureErrors(ValueError):
-    """Rows whose pictures cannot be used; `reasons` maps each to one line."""
-
-    def __init__(self, reasons: Mapping[int, str]) -> None:
-        super().__init__("; ".join(f"row {row}: {reason}" for row, reason in reasons.items()))
-        self.reasons = dict(reasons)
-
-
-@dataclass(frozen=True)
-class Picture:
-    """One picture among the features of a batch.
-
-    Attributes:
-        grid: (rows, columns) in patches.
-        feature_index: the rows of its merged tokens in the flattened features.
-    """
-
-    grid: tuple[int, int]
-    feature_index: Int32[np.ndarray, "tokens"]
-
-
 @dataclass(frozen=True)
 class EncodedPictures:
     """The pictures of a batch of rows.
 
     Attributes:
-        features: of the vision tower; None where no row has a picture.
-        rows: each row's pictures, in order.
+        features: of the vision tower; None where no row has a picture, or some row's cannot be
+            used (the batch is then to be started anew without it).
+        rows: each row's pictures, in order; none for a row that cannot be used.
+        reasons: one line for each row with a picture that cannot be read or processed.
     """
 
     features: Float[jax.Array, "images units width"] | None
     rows: tuple[tuple[Picture, ...], ...]
+    reasons: Mapping[int, str]
 
 
 @dataclass(frozen=True)
 class _Encoded:
-    features: Float[jax.Array, "images units width"]
+    features: Float[jax.Array, "images units width"] | None
     pictures: Mapping[str, Picture]
 
 
@@ -105,10 +86,8 @@ def encode_pictures(
     """Reads, processes and encodes the pictures of a batch, unless `memo` knows the batch.
 
     A picture that stands in several rows is encoded once. The bucket is that of the number of
-    pictures with repeats, so that it does not depend on which of them are alike.
-
-    Raises:
-        PictureErrors: rows with a picture that cannot be read or processed.
+    pictures with repeats, so that it does not depend on which of them are alike. Where a row
+    cannot be used, nothing is encoded: its reason is part of the result.
     """
     reasons: dict[int, str] = {}
     images: dict[str, Image.Image] = {}
@@ -126,7 +105,7 @@ def encode_pictures(
             digests[row].append(digest)
     batch = tuple(digest for row in digests for digest in row)
     encoded = None if reasons else memo.get(batch)
-    if encoded is None and images:
+    if encoded is None:
         processed: dict[str, ProcessedImage] = {}
         unusable: dict[str, str] = {}
         for digest, image in images.items():
@@ -137,25 +116,22 @@ def encode_pictures(
         for row, names in enumerate(digests):
             for reason in [unusable[name] for name in names if name in unusable]:
                 reasons.setdefault(row, reason)
+        encoded = _Encoded(None, {})
+        if processed:
+            patches, pictures = _packed(config, processed, len(batch))
+            features = None if reasons else encode_patches(config, params, patches)
+            encoded = _Encoded(features, dict(zip(processed, pictures, strict=True)))
         if not reasons:
-            encoded = _encode(config, params, processed, len(batch))
             memo.put(batch, encoded)
-    if reasons:
-        raise PictureErrors(reasons)
-    if encoded is None:
-        return EncodedPictures(None, ((),) * len(rows))
-    pictures = tuple(tuple(encoded.pictures[digest] for digest in row) for row in digests)
-    return EncodedPictures(encoded.features, pictures)
-
-
-def _encode(
-    config: Config, params: Params, processed: Mapping[str, ProcessedImage], count: int
-) -> _Encoded:
-    windows = max(num_windows(image.grid, config.vision) for image in processed.values())
-    patches, feature_index = pack_patches(
-        list(processed.values()), config.vision, bucket(count), bucket(windows)
+    found = tuple(
+        () if row in reasons else tuple(encoded.pictures[name] for name in names)
+        for row, names in enumerate(digests)
     )
-    features = encode_patches(config, params, patches)
-    grids = [image.grid for image in processed.values()]
-    pictures = map(Picture, grids, feature_index)
-    return _Encoded(features, dict(zip(processed, pictures, strict=True)))
+    return EncodedPictures(encoded.features, found, reasons)
+
+
+def _packed(
+    config: Config, processed: Mapping[str, ProcessedImage], count: int
+) -> tuple[PatchBatch, tuple[Picture, ...]]:
+    windows = max(num_windows(image.grid, config.vision) for image in processed.values())
+    return pack_patches(list(processed.values()), config.vision, bucket(count), bucket(windows))

@@ -18,6 +18,7 @@ from verdict_jax.vlm.config import Config
 from verdict_jax.vlm.inputs import Array
 from verdict_jax.vlm.model import extend, prefill
 from verdict_jax.vlm.parameters import Params
+from verdict_jax.vlm.rows import TokenRow, pack_tokens
 from verdict_jax.vlm.sampling import (
     Completion,
     SamplingSettings,
@@ -25,7 +26,6 @@ from verdict_jax.vlm.sampling import (
     decode,
     suppressed_logprobs,
 )
-from verdict_jax.vlm.tokenizer import TokenRow, pack_tokens
 
 MIN_STEP_TOKENS = 16
 """Least tokens of a bucket of steps, so that short steps share one."""
@@ -166,11 +166,11 @@ class Replies:
 
     Attributes:
         log_masses: log of the probability that each option of the row's kind is the next token.
-        spoken: greedy answers of the rows that were to speak, in their order; None if none were.
+        generated: greedy answers, one per generated row, in their order; None if there are none.
     """
 
     log_masses: Float[np.ndarray, "continuations options"]
-    spoken: Completion | None
+    generated: Completion | None
 
 
 def ask(
@@ -180,7 +180,7 @@ def ask(
     continuations: Sequence[Int[np.ndarray, "_"]],
     num_rows: int,
     spellings: Int[np.ndarray, "continuations options spellings"],
-    speakers: Sequence[int],
+    generated_rows: Sequence[int],
     max_tokens: int,
 ) -> Replies:
     """Reads each continuation behind a fork of its prefix, all in one pass, and notes the answer.
@@ -190,7 +190,7 @@ def ask(
         continuations: token ids, none empty.
         num_rows: rows of the bucket, at least the number of continuations.
         spellings: ids that count as each option of a continuation's answer, -1 for none.
-        speakers: continuations whose answer is generated, rather than read off the next token.
+        generated_rows: continuations that are answered, not only read off at the next token.
         max_tokens: cap of a generated answer.
 
     Raises:
@@ -209,9 +209,9 @@ def ask(
     needed = max(
         prefixes.lengths[row] + len(ids) for row, ids in zip(rows, continuations, strict=True)
     )
-    voices = np.full(bucket(len(speakers)), -1, np.int32)
-    voices[: len(speakers)] = speakers
-    log_masses, spoken = ask_rows(
+    padded_rows = np.full(bucket(len(generated_rows)), -1, np.int32)
+    padded_rows[: len(generated_rows)] = generated_rows
+    log_masses, generated = ask_rows(
         vlm.config,
         vlm.params,
         prefixes.cache,
@@ -220,11 +220,11 @@ def ask(
         mask,
         options,
         vlm.masks,
-        voices if speakers else None,
-        slots=bucket(needed + (max_tokens if speakers else 0)),
+        padded_rows if generated_rows else None,
+        slots=bucket(needed + (max_tokens if generated_rows else 0)),
         max_tokens=max_tokens,
     )
-    return Replies(np.asarray(log_masses)[:count], jax.device_get(spoken))
+    return Replies(np.asarray(log_masses)[:count], jax.device_get(generated))
 
 
 def _packed(
@@ -252,7 +252,20 @@ def extend_rows(
     mask: Bool[Array, "rows time"],
     slots: int,
 ) -> tuple[Float[jax.Array, "rows vocab"], KVCache]:
-    """`model.extend` in a cache of `slots` slots; rows without new tokens keep their logits."""
+    """`model.extend` in a cache of `slots` slots; rows without new tokens keep their logits.
+
+    Args:
+        config: the model (static).
+        params: its parameters.
+        cache: what the rows hold, in the parameters' dtype.
+        logits: after each row, float32.
+        tokens: new ids, int32.
+        mask: True for real tokens.
+        slots: room of the new cache (static).
+
+    Returns:
+        Logits after each row (float32), and the longer cache.
+    """
     new_logits, longer = extend(config, params, resize(cache, slots), tokens, mask)
     touched = jnp.any(mask, axis=1)[:, None]
     return jnp.where(touched, new_logits, logits), longer
@@ -284,8 +297,26 @@ def sample_rows(
     max_tokens: int,
     key_impl: str,
 ) -> Completion:
-    """Continuations of each row, forked `ways` times, in a cache of `slots` slots."""
-    completion, _, _ = decode(
+    """Continuations of each row, forked `ways` times, in a cache of `slots` slots.
+
+    Args:
+        config: the model (static).
+        params: its parameters.
+        cache: the prompts, in the parameters' dtype.
+        logits: after each prompt, float32.
+        key_bits: uint32 data of one key per sample: an array may be padded where a key may not.
+        masks: of the vocabulary.
+        active: samples to draw; the others stay empty.
+        stop_at_delimiter: end at a blank line.
+        temperature: float32; 0 is greedy.
+        top_p: float32; None skips its sort.
+        ways: samples of each row (static); row b's begin at b * ways.
+        slots: room of the cache (static).
+        top_k: static; 0 keeps all.
+        max_tokens: cap of a sample (static).
+        key_impl: of the keys (static).
+    """
+    return decode(
         config,
         params,
         resize(fork(cache, ways), slots),
@@ -299,7 +330,6 @@ def sample_rows(
         top_k,
         max_tokens,
     )
-    return completion
 
 
 @partial(jax.jit, static_argnames=("config", "slots", "max_tokens"))
@@ -312,11 +342,29 @@ def ask_rows(
     mask: Bool[Array, "asked time"],
     spellings: Int[Array, "asked options spellings"],
     masks: TokenMasks,
-    speakers: Int[Array, "speakers"] | None,
+    generated_rows: Int[Array, "generated"] | None,
     slots: int,
     max_tokens: int,
 ) -> tuple[Float[jax.Array, "asked options"], Completion | None]:
-    """One pass over all continuations; log-mass of each option, and the speakers' answers."""
+    """One pass over all continuations: how likely each option is next, and generated answers.
+
+    Args:
+        config: the model (static).
+        params: its parameters.
+        cache: the prefixes, in the parameters' dtype.
+        sources: the prefix of each continuation, int32.
+        tokens: the continuations, int32.
+        mask: True for real tokens.
+        spellings: int32 ids of each option of a continuation, -1 for none.
+        masks: of the vocabulary.
+        generated_rows: int32 continuations whose greedy answer is wanted, -1 for padding; None for
+            no decoding at all.
+        slots: room of the cache (static).
+        max_tokens: cap of an answer (static).
+
+    Returns:
+        Log-mass of each option (float32, -inf for an option without ids), and the answers.
+    """
     forked = resize(gather(cache, sources), slots)
     logits, longer = extend(config, params, forked, tokens, mask)
     logprobs = suppressed_logprobs(logits, masks.suppressed)
@@ -325,21 +373,22 @@ def ask_rows(
     of_spelling = jnp.take_along_axis(logprobs, flat, axis=1).reshape(spellings.shape)
     of_spelling = jnp.where(spellings < 0, -jnp.inf, of_spelling)
     log_masses = jax.nn.logsumexp(of_spelling, axis=-1)
-    if speakers is None:
+    if generated_rows is None:
         return log_masses, None
-    voices = jnp.maximum(jnp.asarray(speakers), 0)
-    spoken, _, _ = decode(
+    generated_rows = jnp.asarray(generated_rows)
+    sources = jnp.maximum(generated_rows, 0)
+    generated = decode(
         config,
         params,
-        gather(longer, voices),
-        jnp.take(logits, voices, axis=0),
-        jax.random.split(jax.random.key(0), voices.shape[0]),
+        gather(longer, sources),
+        jnp.take(logits, sources, axis=0),
+        jax.random.split(jax.random.key(0), sources.shape[0]),
         masks,
-        jnp.asarray(speakers) >= 0,
+        generated_rows >= 0,
         jnp.bool_(True),
         jnp.float32(0),
         None,
         0,
         max_tokens,
     )
-    return log_masses, spoken
+    return log_masses, generated

@@ -14,10 +14,10 @@ from verdict_jax.vlm.inputs import Array
 from verdict_jax.vlm.model import extend
 from verdict_jax.vlm.parameters import Params
 
-Carry = tuple[jax.Array, jax.Array, jax.Array, "Completion", jax.Array, KVCache]
-"""The loop's state: step, live rows, rows whose last token ended a line, output, logits, cache."""
+Carry = tuple[jax.Array, jax.Array, "Completion", jax.Array, KVCache]
+"""The loop's state: steps done, live rows, output, last tokens, cache of all tokens before them."""
 
-RUNNING, DELIMITER, STOPPED = 0, 1, 2
+LENGTH, DELIMITER, STOPPED = 0, 1, 2
 """Codes of `Completion.finish`: the token cap came first; a step delimiter; a stop id."""
 
 
@@ -82,7 +82,7 @@ class Completion:
             suppressed), in nats; 0 for a greedy draw and behind the end.
         model_logprobs: under the model itself (temperature 1, suppressed ids excluded).
         mask: True for sampled tokens, the ending one included.
-        finish: RUNNING, DELIMITER or STOPPED per row.
+        finish: LENGTH, DELIMITER or STOPPED per row.
     """
 
     tokens: Int[Array, "batch max_tokens"]
@@ -106,7 +106,8 @@ def truncate(
     top_k: int,
     top_p: Float[Array, ""] | None,
 ) -> Float[jax.Array, "batch vocab"]:
-    """-inf outside the top k, then outside the smallest set of mass top_p, not renormalised.
+    """-inf outside the top k, then outside the smallest set of mass top_p, not renormalised
+    (nucleus sampling, arXiv:1904.09751).
 
     Ids as likely as the last one kept stay too: which of them survived would otherwise depend on
     the order of a sort.
@@ -115,11 +116,11 @@ def truncate(
         smallest = jax.lax.top_k(logprobs, top_k)[0][:, -1:]
         logprobs = jnp.where(logprobs < smallest, -jnp.inf, logprobs)
     if top_p is not None:
-        ordered = -jnp.sort(-jax.nn.log_softmax(logprobs, axis=-1), axis=-1)
+        shifted = jax.nn.log_softmax(logprobs, axis=-1)
+        ordered = -jnp.sort(-shifted, axis=-1)
         mass_before = jnp.cumsum(jnp.exp(ordered), axis=-1) - jnp.exp(ordered)
         kept = jnp.sum(mass_before < top_p, axis=-1, keepdims=True)
         smallest = jnp.take_along_axis(ordered, jnp.maximum(kept - 1, 0), axis=-1)
-        shifted = jax.nn.log_softmax(logprobs, axis=-1)
         logprobs = jnp.where(shifted < smallest, -jnp.inf, logprobs)
     return logprobs
 
@@ -163,7 +164,7 @@ def decode(
     top_p: Float[Array, ""] | None,
     top_k: int,
     max_tokens: int,
-) -> tuple[Completion, Float[jax.Array, "batch vocab"], KVCache]:
+) -> Completion:
     """Samples each row until a step delimiter, a stop id or the cap.
 
     A row's tokens depend on its own prompt and key alone: token t is drawn with
@@ -172,7 +173,7 @@ def decode(
     Args:
         config: the model (static under jit).
         params: its parameters.
-        cache: the prompts; must have room for `max_tokens` more (checked by the caller).
+        cache: the prompts; must have room for `max_tokens` - 1 more (checked by the caller).
         logits: after each prompt.
         keys: one per row.
         masks: of the vocabulary.
@@ -182,9 +183,6 @@ def decode(
         top_p: None skips the sort over the vocabulary.
         top_k: static; 0 keeps all.
         max_tokens: static.
-
-    Returns:
-        The continuations, the logits after each one, and the cache with every sampled token in.
     """
     batch = keys.shape[0]
     blank = Completion(
@@ -197,12 +195,14 @@ def decode(
     stops, contains = jnp.asarray(masks.stop), jnp.asarray(masks.contains_delimiter)
     ends, starts = jnp.asarray(masks.ends_newline), jnp.asarray(masks.starts_newline)
 
-    def going(carry: Carry) -> jax.Array:
-        step, live = carry[0], carry[1]
-        return (step < max_tokens) & jnp.any(live)
-
-    def body(carry: Carry) -> Carry:
-        step, live, after_newline, so_far, logits, cache = carry
+    def sampled(
+        step: jax.Array,
+        live: jax.Array,
+        after_newline: jax.Array,
+        so_far: Completion,
+        logits: jax.Array,
+    ) -> tuple[jax.Array, Completion, jax.Array]:
+        """Rows that go on, output and tokens, after one token more of each live row."""
         row_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, step)
         tokens, logprobs, model_logprobs = draw(
             logits, row_keys, masks.suppressed, temperature, top_k, top_p
@@ -210,9 +210,6 @@ def decode(
         stopped = live & stops[tokens]
         complete = contains[tokens] | (after_newline & starts[tokens])
         delimited = live & ~stopped & stop_at_delimiter & complete
-        new_logits, cache = extend(
-            config, params, cache, tokens[:, None], live[:, None], unroll=True
-        )
 
         def put(array: Array, value: jax.Array) -> jax.Array:
             array = jnp.asarray(array)
@@ -225,23 +222,20 @@ def decode(
             put(so_far.mask, live),
             jnp.where(stopped, STOPPED, jnp.where(delimited, DELIMITER, so_far.finish)),
         )
-        logits = jnp.where(live[:, None], new_logits, logits)
-        return (
-            step + 1,
-            live & ~stopped & ~delimited,
-            ends[tokens],
-            so_far,
-            logits,
-            cache,
-        )
+        return live & ~stopped & ~delimited, so_far, tokens
 
-    start: Carry = (
-        jnp.zeros((), jnp.int32),
-        jnp.asarray(active),
-        jnp.zeros((batch,), jnp.bool_),
-        blank,
-        jnp.asarray(logits),
-        cache,
-    )
-    _, _, _, completion, logits, cache = jax.lax.while_loop(going, body, start)
-    return completion, logits, cache
+    def going(carry: Carry) -> jax.Array:
+        step, live = carry[0], carry[1]
+        return (step < max_tokens) & jnp.any(live)
+
+    # A token is read when another one is to follow: the last of each row never is.
+    def body(carry: Carry) -> Carry:
+        step, live, so_far, tokens, cache = carry
+        logits, cache = extend(config, params, cache, tokens[:, None], live[:, None], unroll=True)
+        live, so_far, drawn = sampled(step, live, ends[tokens], so_far, logits)
+        return step + 1, live, so_far, drawn, cache
+
+    zero = jnp.zeros((), jnp.int32)
+    none = jnp.zeros((batch,), jnp.bool_)
+    live, first, tokens = sampled(zero, jnp.asarray(active), none, blank, jnp.asarray(logits))
+    return jax.lax.while_loop(going, body, (zero + 1, live, first, tokens, cache))[2]

@@ -94,7 +94,7 @@ def init_vision(config: VisionConfig, key: jax.Array, dtype: DTypeLike) -> Param
 def encode_images(
     config: VisionConfig, params: Params, batch: PatchBatch
 ) -> Float[jax.Array, "images units out"]:
-    """Features of each picture, window after window.
+    """Features of each picture, window after window (Qwen2.5-VL, arXiv:2502.13923, section 2.1).
 
     Args:
         config: the vision tower.
