@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import functools
 import json
-import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import evaluate_bundled
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,6 +26,7 @@ from verdict_jax import prompts
 from verdict_jax.benchmarks.easy_vqa_language import COLORS, SHAPES
 from verdict_jax.benchmarks.easy_vqa_steps import by_picture, draw_chain, draw_judgement
 from verdict_jax.packing import PackedBatch, Packer, PictureBatch, Scene, pack_pictures
+from verdict_jax.run_folder import open_run
 from verdict_jax.supervised import Schedule, fit, init_with_heads, language_loss, vision_loss
 from verdict_jax.vlm.config import Config, TextConfig, VisionConfig
 from verdict_jax.vlm.images import ImageProcessor, ProcessedImage, load_image, load_image_processor
@@ -81,7 +82,7 @@ class Args:
     judging_steps: int = 400
     """Updates of a third stage like the second, with more weight on the judgements."""
     scenes: int = 8
-    """Pictures of a batch of that stage."""
+    """Pictures of a batch of the second and third stage."""
     width: int = 384
     """Tokens of a training row."""
     learning_rate: float = 2e-3
@@ -91,7 +92,7 @@ class Args:
     judging_weight: float = 20.0
     """The same in the third stage."""
     auxiliary_weight: float = 0.2
-    """Loss weight of the auxiliary heads in the second stage."""
+    """Loss weight of the auxiliary heads in the second and third stage."""
     seed: int = 0
     """Of parameters and data."""
     checkpoints: Path = Path("checkpoints/easy_vqa")
@@ -101,7 +102,7 @@ class Args:
 
 
 def build_config(tokenizer_folder: Path) -> Config:
-    """The model around the tokenizer's vocabulary: 1.6 million parameters."""
+    """The model around the tokenizer's vocabulary: 1.4 million parameters."""
     tokenizer = load_tokenizer(tokenizer_folder)
     ids = {token: tokenizer.convert_tokens_to_ids(token) for token in tokenizer.get_added_vocab()}
     text = TextConfig(
@@ -214,7 +215,8 @@ def packed_batch(
     return packer.pack(scenes, read_out_of(step))
 
 
-def main(args: Args) -> None:
+def train(args: Args) -> None:
+    """All stages; writes the model."""
     started = time.perf_counter()
     config = build_config(args.out)
     (args.out / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR, indent=2) + "\n")
@@ -250,7 +252,15 @@ def main(args: Args) -> None:
         f"{(time.perf_counter() - started) / 60:.1f} minutes, "
         f"{time.process_time() / 60:.1f} of one core"
     )
-    shutil.rmtree(args.checkpoints)
+
+
+def main(args: Args) -> None:
+    own = asdict(args)
+    settings = {name: own[name] for name in own if name not in ("checkpoints", "out")}
+    # a killed run must not go on with other settings
+    with open_run(args.checkpoints, settings):
+        train(args)
+    evaluate_bundled.main(evaluate_bundled.Args(model=args.out))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -61,23 +62,23 @@ def printed(step: Step, judges: tuple[str, ...] = JUDGES) -> list[list[str]]:
         console.print(step_table(step, 3, judges))
     title, *lines = captured.get().splitlines()
     assert title.strip() == "step 3"
-    rows = [line.replace("┃", "│").split("│")[1:-1] for line in lines if line[0] in "┃│"]
-    return [[cell.strip() for cell in row] for row in rows]
+    # two blanks stand between columns, one between the scores of a cell
+    rows = [re.split(r"\s{2,}", line.strip()) for line in lines if line.strip(" ─")]
+    return rows
 
 
 def test_a_step_shows_scores_raw_and_settled_and_what_became_of_each_candidate() -> None:
     assert printed(STEP) == [
-        ["candidate", "V", "L", "C", "consensus V L C", "mean", "dispersion", "outcome"],
-        ["It is [red]. So", "0.90", "0.30", "0.90", "0.80 0.54 0.77", "0.708", "0.109", "rejected"],
-        ["It is blue.", "0.70", "0.70", "-", "0.70 0.70 -", "0.700", "0.000", "accepted, taken"],
-        ["", "-", "-", "-", "- - -", "-", "-", "empty candidate"],
+        ["candidate", "V L C", "consensus V L C", "mean", "dispersion", "outcome"],
+        ["It is [red]. So", "0.90 0.30 0.90", "0.80 0.54 0.77", "0.708", "0.109", "rejected"],
+        ["It is blue.", "0.70 0.70 -", "0.70 0.70 -", "0.700", "0.000", "taken"],
+        ["- - -", "- - -", "-", "-", "empty candidate"],
     ]
 
 
 def test_judges_of_ones_own_keep_their_names() -> None:
-    assert printed(STEP, ("short", "logical", "polite"))[0][1:5] == [
-        "short", "L", "polite", "consensus short L polite",
-    ]  # fmt: skip
+    head = printed(STEP, ("short", "logical", "polite"))[0]
+    assert head[1:3] == ["short L polite", "consensus short L polite"]
 
 
 def test_without_judges_there_is_nothing_settled_to_show() -> None:
@@ -85,18 +86,18 @@ def test_without_judges_there_is_nothing_settled_to_show() -> None:
     assert printed(bare, ()) == [
         ["candidate", "outcome"],
         ["It is [red]. So", "accepted"],
-        ["It is blue.", "accepted, taken"],
-        ["", "empty candidate"],
+        ["It is blue.", "taken"],
+        ["empty candidate"],
     ]
 
 
 def test_a_fallback_and_a_step_that_nobody_judged_are_named() -> None:
     fallback = replace(STEP, accepted=(False,) * 3, chosen=0, fallback=True)
-    assert printed(fallback)[1][-1] == "rejected, taken (fallback)"
+    assert printed(fallback)[1][-1] == "taken (fallback)"
     assert printed(fallback)[2][-1] == "rejected"
     failures = ("1 of 3 judges gave a score",) * 2 + ("empty candidate",)
     unjudged = replace(fallback, failures=failures, fallback=False, unjudged=True)
-    assert printed(unjudged)[1][-1] == "1 of 3 judges gave a score, taken (unjudged)"
+    assert printed(unjudged)[1][-1] == "taken (unjudged)"
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ RuleName = Literal[
 ]
 """The keys of `rules.RULES`, spelled out so that --help lists them without loading jax."""
 
-DEMO_ITEMS = ("easy-vqa/test/65", "easy-vqa/test/130")
+DEMO_ITEMS = ("easy-vqa/test/200", "easy-vqa/test/610")
 """Test items on which a person sees candidates that differ and one that is rejected."""
 
 

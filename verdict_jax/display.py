@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -30,41 +31,39 @@ def _number(value: float | None, digits: int = 2) -> str:
 def _outcome(step: Step, index: int) -> Text:
     """What became of a candidate, in a word or two."""
     failure = step.failures[index]
-    taken = step.chosen == index
-    if failure is not None:
-        text, style = failure, "red"
-    elif step.accepted[index]:
-        text, style = "accepted", "green"
-    else:
-        text, style = "rejected", "red"
-    if taken:
+    style = "green" if step.accepted[index] else "red"
+    if step.chosen == index:
         how = " (unjudged)" if step.unjudged else " (fallback)" if step.fallback else ""
-        return Text(f"{text}, taken{how}", style=f"bold {style}")
-    return Text(text, style=style)
+        return Text(f"taken{how}", style=f"bold {style}")
+    return Text(failure or ("accepted" if step.accepted[index] else "rejected"), style=style)
 
 
 def step_table(step: Step, number: int, judges: tuple[str, ...]) -> Table:
     """One step: a line per candidate with raw scores, settled scores and what became of it.
+
+    A candidate that is taken was accepted, unless the outcome says otherwise.
 
     Args:
         step: of a trace.
         number: counted from 1.
         judges: names of the score columns.
     """
-    table = Table(title=f"step {number}", title_justify="left", title_style="bold")
+    # few columns: sentences are to be read on a terminal of 80
+    table = Table(
+        title=f"step {number}", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD
+    )
     table.add_column("candidate", overflow="fold", ratio=1)
-    names = [ABBREVIATIONS.get(judge, judge) for judge in judges]
-    for name in names:
-        table.add_column(name, justify="right")
+    names = " ".join(ABBREVIATIONS.get(judge, judge) for judge in judges)
     if names:
-        table.add_column(f"consensus {' '.join(names)}", justify="right")
+        table.add_column(names, justify="right")
+        table.add_column(f"consensus {names}", justify="right")
         table.add_column("mean", justify="right")
         table.add_column("dispersion", justify="right")
     table.add_column("outcome")
     for index, candidate in enumerate(step.candidates):
         cells: list[RenderableType] = [escape(" ".join(candidate.text.split()))]
-        cells += [_number(score) for score in step.raw[index]]
         if names:
+            cells.append(" ".join(_number(score) for score in step.raw[index]))
             cells.append(" ".join(_number(score) for score in step.consensus[index]))
             cells.append(_number(step.mean[index], 3))
             cells.append(_number(step.dispersion[index], 3))
@@ -92,7 +91,7 @@ def verdict_line(trace: Trace) -> Text:
 def render(trace: Trace) -> Group:
     """A whole trace: pictures, question, every step, the answer."""
     judges = tuple(judge for panel in trace.panels for judge in panel.judges)
-    head = [Text(f"picture: {name}", overflow="fold") for name in trace.images]
+    head = [Text(f"picture: {name}", no_wrap=True, overflow="ignore") for name in trace.images]
     head.append(Text(f"question: {trace.question}", style="bold"))
     lettered = zip(LETTERS, trace.choices, strict=False)
     head += [Text(f"  {letter}. {choice}") for letter, choice in lettered]
@@ -101,5 +100,5 @@ def render(trace: Trace) -> Group:
 
 
 def show(trace: Trace, console: Console) -> None:
-    """Prints `render(trace)`."""
-    console.print(render(trace))
+    """Prints `render(trace)`; a path too long for a line is left to the terminal to wrap."""
+    console.print(render(trace), crop=False)
