@@ -192,8 +192,9 @@ def test_absent_optional_fields() -> None:
     table = published()
     for key in ("eos_token_id", "image_token_id", "num_key_value_heads", "use_sliding_window"):
         del table[key]
+    table["pad_token_id"] = None
     config = config_from_json(table, "c")
-    assert config.eos_token_ids == (151645,)
+    assert config.eos_token_ids == (151645,) and config.pad_token_id == 151645
     assert config.image_token_id == 151655
     assert config.text.num_key_value_heads == 16
 
@@ -245,6 +246,7 @@ REFUSED: list[tuple[Callable[[Table], None], str]] = [
     (at_root("eos_token_id", [151645, 151936]), "eos_token_id 151936 is not one of the 151936 ids"),
     (at_root("eos_token_id", -1), "eos_token_id -1 is not one of"),
     (at_root("pad_token_id", 151936), "pad_token_id 151936 is not one of"),
+    (at_root("pad_token_id", "pad"), "'pad_token_id' must be an integer, got 'pad'"),
     (at_root("pad_token_id", -1), "pad_token_id -1 is not one of"),
     (at_root("image_token_id", 151936), "image_token_id 151936 is not one of"),
     (at_root("vocab_size", 151656), "video_token_id 151656 is not one of the 151656 ids"),

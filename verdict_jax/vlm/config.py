@@ -282,6 +282,8 @@ def config_from_json(table: Mapping[str, Json], name: str) -> Config:
     eos = ids.integers("eos_token_id", [151645])
     if not eos:
         raise ConfigError(f"{ids.name}: field 'eos_token_id' must name at least one id")
+    # transformers writes null where there is none
+    no_pad = ids.table.get("pad_token_id") is None
     config = Config(
         vision=_vision_config(root.table_of("vision_config")),
         text=_text_config(text, root),
@@ -290,7 +292,7 @@ def config_from_json(table: Mapping[str, Json], name: str) -> Config:
         vision_start_token_id=root.integer("vision_start_token_id", 151652),
         vision_end_token_id=root.integer("vision_end_token_id", 151653),
         eos_token_ids=eos,
-        pad_token_id=ids.integer("pad_token_id", eos[0]),
+        pad_token_id=eos[0] if no_pad else ids.integer("pad_token_id"),
     )
     named = (
         *(("eos_token_id", id) for id in eos),
