@@ -133,7 +133,7 @@ def auxiliary_loss(
         entropy = optax.softmax_cross_entropy_with_integer_labels(
             scores[:, offset : offset + count], jnp.maximum(labels, 0)
         )
-        known = labels >= 0
+        known = (labels >= 0).astype(jnp.float32)
         total += jnp.sum(entropy * known) / jnp.maximum(jnp.sum(known), 1)
         offset += count
     return total
