@@ -230,3 +230,39 @@ def test_demo_shows_candidates_that_differ_and_one_rejected(
     assert any(len({candidate.text for candidate in step.candidates}) > 1 for step in steps)
     assert any(not np.all(step.accepted) for step in steps)
     assert "rejected" in shown and "gold:" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--n", "0"], "n and max_steps must be at least 1"),
+        (["--seed", "-1"], "seed must lie in"),
+        (["--tau", "nan"], "tau must be one finite number"),
+        (["--stubbornness", "1", "0", "1"], "stubbornness"),
+        (["--question", " "], "--question is empty"),
+        (["--choices", "red"], "--choices takes two options or more"),
+    ],
+)
+def test_wrong_options_are_named_before_a_model_is_read(
+    arguments: list[str],
+    message: str,
+    picture: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(cli_reason, "_participants", lambda *options: pytest.fail("read it"))
+    asked = ["--image", str(picture), "--question", "what color?", *arguments]
+    assert message in refused(asked, capsys)
+
+
+def test_a_bad_picture_is_named_before_a_model_is_read(
+    picture: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(cli_reason, "_participants", lambda *options: pytest.fail("read it"))
+    bad = tmp_path / "text.png"
+    bad.write_text("no picture")
+    line = refused(["--image", str(picture), str(bad), "--question", "what color?"], capsys)
+    assert "text.png" in line

@@ -621,6 +621,35 @@ def test_an_interrupt_leaves_no_file(stop: type[BaseException], tmp_path: Path) 
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("signals", [1, 2])
+def test_ctrl_c_waits_for_the_end_of_a_block_the_second_one_does_not(
+    signals: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = write(tmp_path, "V,L\n0.5,0.5\n")
+    reached: list[str] = []
+
+    def settle(*arguments: object) -> None:
+        *_, tell = arguments
+        for _ in range(signals):
+            os.kill(os.getpid(), signal.SIGINT)
+        reached.append("end of block")
+        assert callable(tell)
+        tell(3)
+        reached.append("next block")
+
+    monkeypatch.setattr(score_table, "settle_file", settle)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["solve", str(path), "--out", str(tmp_path / "out.csv")])
+    assert stopped.value.code == 130
+    assert "interrupted" in capsys.readouterr().err
+    assert reached == (["end of block"] if signals == 1 else [])
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 @pytest.mark.parametrize("step", ["fsync", "replace"])
 def test_a_full_disk_leaves_no_file(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

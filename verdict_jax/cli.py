@@ -136,8 +136,14 @@ class Solve(Command):
             epsilon=self.epsilon,
         )
         try:
-            with _progress_bar(self.file, quiet=self.out is None and sys.stdout.isatty()) as tell:
-                settle_file(self.file, self.out or _utf8(sys.stdout), settings, tell)
+            quiet = self.out is None and sys.stdout.isatty()
+            with _progress_bar(self.file, quiet) as tell, _interrupt_held() as safe_point:
+
+                def after_block(position: int) -> None:
+                    safe_point()
+                    tell(position)
+
+                settle_file(self.file, self.out or _utf8(sys.stdout), settings, after_block)
         except (ScoreTableError, TargetError) as error:
             raise UserError(str(error)) from error
 
@@ -223,6 +229,31 @@ def _terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+@contextmanager
+def _interrupt_held() -> Iterator[Callable[[], None]]:
+    """A first SIGINT waits until the function given is called; a second one interrupts at once.
+
+    Raised in one of jax's own callbacks the interrupt would be lost, or crash the exit.
+    """
+    held = False
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        nonlocal held
+        if held:
+            raise KeyboardInterrupt
+        held = True
+
+    def safe_point() -> None:
+        if held:
+            raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGINT, hold)
+    try:
+        yield safe_point
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 @contextmanager

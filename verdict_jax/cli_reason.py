@@ -145,6 +145,7 @@ class Run(Command):
         name = ",".join(path.name for path in self.image)
         question = Question(name, self.question, self.image, self.choices)
         parameters = RuleParameters(np.array(self.stubbornness), tau=self.tau, epsilon=self.epsilon)
+        self._check(question, parameters)
         console = Console()
         with _waiting("reading the model"):
             reasoner, panels = _participants(
@@ -161,6 +162,27 @@ class Run(Command):
         if self.out is not None:
             _write(self.out, trace)
             console.print(f"trace: {self.out}", highlight=False)
+
+    def _check(self, question: Question, parameters: RuleParameters) -> None:
+        """All that can be wrong apart from the model, which may take minutes to read."""
+        from verdict_jax.prompts import JUDGES
+        from verdict_jax.reasoning import ArgumentError, check_arguments
+        from verdict_jax.tree import PanelIdentity
+        from verdict_jax.vlm.images import ImageError, load_image
+
+        if not self.question.strip():
+            raise UserError("--question is empty; ask something")
+        if len(self.choices) == 1:
+            raise UserError("--choices takes two options or more; leave it out for a free answer")
+        try:
+            judges = PanelIdentity("judges", JUDGES)
+            check_arguments(
+                [question], [judges], self.rule, parameters, self.n, self.seed, self.max_steps
+            )
+            for path in self.image:
+                load_image(path)
+        except (ArgumentError, ImageError) as error:
+            raise UserError(str(error)) from error
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ def reason(
     """
     parameters = RuleParameters() if parameters is None else parameters
     identities = tuple(PanelIdentity(p.model_id, p.judges, dict(p.settings)) for p in panels)
-    _check_arguments(questions, identities, rule, parameters, n, seed, max_steps, buckets)
+    check_arguments(questions, identities, rule, parameters, n, seed, max_steps, buckets)
     stored = dict(trees or {})
     walks = _plant(questions, reasoner, n, seed, stored)
     width = walks[0].tree.n if walks else n
@@ -168,7 +168,7 @@ def reason(
     return Reasoned(traces, stored, sampled, reused, judged)
 
 
-def _check_arguments(
+def check_arguments(
     questions: Sequence[Question],
     panels: Sequence[PanelIdentity],
     rule: str,
@@ -176,8 +176,13 @@ def _check_arguments(
     n: int,
     seed: int,
     max_steps: int,
-    buckets: Sequence[int],
+    buckets: Sequence[int] = (),
 ) -> None:
+    """What `reason` asks of its arguments, without the models: to be known before they are read.
+
+    Raises:
+        ArgumentError: arguments that do not fit together.
+    """
     if len({question.id for question in questions}) != len(questions):
         raise ArgumentError("the questions' ids are not distinct")
     if rule not in RULES:
