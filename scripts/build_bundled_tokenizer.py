@@ -12,14 +12,18 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import tyro
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from verdict_jax import prompts
+from verdict_jax.benchmarks import tabletop
 from verdict_jax.benchmarks.easy_vqa import load
 from verdict_jax.benchmarks.easy_vqa_language import SENTENCES
 from verdict_jax.benchmarks.easy_vqa_steps import examples
+from verdict_jax.benchmarks.tabletop.language import ASIDES, sentence
+from verdict_jax.benchmarks.tabletop.questions import chain
 
 SPECIAL_TOKENS = (
     "<|endoftext|>",
@@ -117,19 +121,36 @@ def easy_vqa_texts() -> Iterator[str]:
         yield from (text, text)
     for question in load("train"):
         yield prompts.judge_opening(question.text)
-    for sentence in SENTENCES:
-        yield from (sentence, prompts.judge_step(sentence))
-    for chain, _ in itertools.islice(examples("train", 0), 2000):
-        yield prompts.chain_text(chain.steps)
+    for text in SENTENCES:
+        yield from (text, prompts.judge_step(text))
+    for example, _ in itertools.islice(examples("train", 0), 2000):
+        yield prompts.chain_text(example.steps)
 
 
-def main(folder: Path) -> None:
-    """Trains on the easy-vqa corpus; writes the two tokenizer files into a folder.
+def tabletop_texts() -> Iterator[str]:
+    """Questions and chains of tabletop, with every aside, as reasoner and judges read them."""
+    for aside in ASIDES:
+        yield from (aside, prompts.judge_step(aside))
+    for item in tabletop.load("train", 0, 2000):
+        question = prompts.question_text(item.question.text, item.question.choices)
+        yield prompts.judge_opening(question)
+        steps = chain(item.asked, item.scene)
+        assert steps is not None
+        yield prompts.chain_text([sentence(step) for step in steps])
+        yield from (prompts.judge_step(sentence(step)) for step in steps)
+
+
+def main(folder: Path, world: Literal["easy_vqa", "both"] = "both") -> None:
+    """Trains on a corpus; writes the two tokenizer files into a folder.
 
     Args:
         folder: where they go.
+        world: whose language; "both" is easy-vqa's with tabletop's.
     """
-    tokenizer = train(easy_vqa_texts(), VOCABULARY)
+    texts = easy_vqa_texts()
+    if world == "both":
+        texts = itertools.chain(texts, tabletop_texts())
+    tokenizer = train(texts, VOCABULARY)
     write(tokenizer, folder)
     print(f"{tokenizer.get_vocab_size()} entries -> {folder}")
 

@@ -19,17 +19,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import tyro
-from jaxtyping import Int, UInt8
-from PIL import Image
 
 from verdict_jax import prompts
-from verdict_jax.benchmarks.easy_vqa_language import COLORS, SHAPES
-from verdict_jax.benchmarks.easy_vqa_steps import by_picture, draw_chain, draw_judgement
-from verdict_jax.packing import PackedBatch, Packer, PictureBatch, Scene, pack_pictures
+from verdict_jax.benchmarks.easy_vqa_scenes import (
+    CLASSES,
+    draw_paths,
+    draw_picture,
+    draw_scene,
+)
+from verdict_jax.packing import PackedBatch, Packer, PictureBatch, pack_pictures
 from verdict_jax.run_folder import open_run
 from verdict_jax.supervised import Schedule, fit, init_with_heads, language_loss, vision_loss
 from verdict_jax.vlm.config import Config, TextConfig, VisionConfig
-from verdict_jax.vlm.images import ImageProcessor, ProcessedImage, load_image, load_image_processor
+from verdict_jax.vlm.images import ImageProcessor, load_image_processor
 from verdict_jax.vlm.tokenizer import load_tokenizer
 from verdict_jax.vlm.weights import save_checkpoint
 
@@ -49,6 +51,9 @@ VISION = VisionConfig(
     fullatt_block_indexes=(2,),
 )
 # One window holds a whole 64 x 64 picture: its shape may lie across any border.
+
+TOKEN = VISION.patch_size * VISION.spatial_merge_size
+"""Pixels along a side of a merged image token."""
 
 # Pictures of 64 x 64 pixels stay as they are, larger ones shrink to that area.
 PREPROCESSOR = {
@@ -130,74 +135,10 @@ def build_config(tokenizer_folder: Path) -> Config:
     )
 
 
-@functools.cache
-def pictures() -> tuple[Path, ...]:
-    """The train pictures whose content is known, in a fixed order."""
-    return tuple(sorted(by_picture("train")))
-
-
-@functools.cache
-def pixels_of(path: Path) -> tuple[UInt8[np.ndarray, "rows columns 3"], tuple[slice, slice]]:
-    """A picture with the box of its shape: all that differs from the commonest colour."""
-    pixels = np.asarray(load_image(path))
-    colours, counts = np.unique(pixels.reshape(-1, 3), axis=0, return_counts=True)
-    ground = colours[counts.argmax()].astype(int)
-    rows, columns = np.nonzero(np.abs(pixels - ground).sum(axis=-1) > 30)
-    return pixels, (
-        slice(int(rows.min()), int(rows.max()) + 1),
-        slice(int(columns.min()), int(columns.max()) + 1),
-    )
-
-
-def draw_picture(
-    processor: ImageProcessor, path: Path, rng: np.random.Generator
-) -> tuple[ProcessedImage, Int[np.ndarray, "tokens 2"]]:
-    """A picture with its shape moved about, half the time mirrored; and its labels.
-
-    Colour and kind are to be told by the image token in which the shape's centre lies.
-    """
-    pixels, box = pixels_of(path)
-    shifts = [
-        int(rng.integers(-side.start, size - side.stop + 1))
-        for side, size in zip(box, pixels.shape, strict=False)
-    ]
-    pixels = np.roll(pixels, shifts, axis=(0, 1))
-    row, column = (
-        (side.start + side.stop) // 2 + shift for side, shift in zip(box, shifts, strict=True)
-    )
-    if rng.random() < 0.5:
-        pixels, column = pixels[:, ::-1], pixels.shape[1] - 1 - column
-    picture = processor.process(Image.fromarray(np.ascontiguousarray(pixels)))
-    token = VISION.patch_size * VISION.spatial_merge_size
-    content = by_picture("train")[path][0].content
-    labels = np.full((picture.num_tokens(VISION), 2), -1, np.int32)
-    place = row // token * (pixels.shape[1] // token) + column // token
-    labels[place] = COLORS.index(content.color), SHAPES.index(content.shape)
-    return picture, labels
-
-
-def draw_scene(processor: ImageProcessor, path: Path, rng: np.random.Generator) -> Scene:
-    """A picture with chains and judgements about its questions."""
-    items = by_picture("train")[path]
-    picture, labels = draw_picture(processor, path, rng)
-    order = rng.permutation(len(items))
-    return Scene(
-        picture,
-        tuple(draw_chain(items[i], rng) for i in order),
-        tuple(draw_judgement(items[i], rng) for i in [*order, *order[::-1]]),
-        labels,
-    )
-
-
-def draw_paths(count: int, rng: np.random.Generator) -> list[Path]:
-    """Different train pictures."""
-    return [pictures()[i] for i in rng.choice(len(pictures()), size=count, replace=False)]
-
-
 def picture_batch(config: Config, processor: ImageProcessor, args: Args, step: int) -> PictureBatch:
     """The data of one step of the first stage, a pure function of it."""
     rng = np.random.default_rng((args.seed, 1, step))
-    drawn = [draw_picture(processor, path, rng) for path in draw_paths(args.pictures, rng)]
+    drawn = [draw_picture(processor, path, TOKEN, rng) for path in draw_paths(args.pictures, rng)]
     return pack_pictures(config, [p for p, _ in drawn], [labels for _, labels in drawn])[0]
 
 
@@ -211,7 +152,7 @@ def packed_batch(
 ) -> PackedBatch:
     """The data of one step of the second or third stage, a pure function of it."""
     rng = np.random.default_rng((args.seed, stage, step))
-    scenes = [draw_scene(processor, path, rng) for path in draw_paths(args.scenes, rng)]
+    scenes = [draw_scene(processor, path, TOKEN, rng) for path in draw_paths(args.scenes, rng)]
     return packer.pack(scenes, read_out_of(step))
 
 
@@ -222,10 +163,9 @@ def train(args: Args) -> None:
     (args.out / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR, indent=2) + "\n")
     processor = load_image_processor(args.out, config.vision)
     tokenizer = load_tokenizer(args.out)
-    classes = (len(COLORS), len(SHAPES))
     params = fit(
-        vision_loss(config, classes),
-        init_with_heads(config, classes, jax.random.key(args.seed)),
+        vision_loss(config, CLASSES),
+        init_with_heads(config, CLASSES, jax.random.key(args.seed)),
         Schedule(args.vision_steps, args.learning_rate),
         lambda step: picture_batch(config, processor, args, step),
         args.checkpoints / "vision",
@@ -237,7 +177,7 @@ def train(args: Args) -> None:
     for stage, name, steps, judge_weight in stages:
         packer = Packer(config, tokenizer, args.width, judge_weight)
         params = fit(
-            language_loss(config, classes, args.auxiliary_weight),
+            language_loss(config, CLASSES, args.auxiliary_weight),
             params,
             Schedule(steps, args.learning_rate),
             functools.partial(packed_batch, packer, processor, args, stage),

@@ -97,10 +97,11 @@ def test_transformers_loads_it_and_gives_our_logits() -> None:
 
 
 def test_it_answers_and_judges() -> None:
-    args = evaluate_bundled.Args(questions=QUESTIONS, judgements=4 * QUESTIONS, batch=48)
-    answers = evaluate_bundled.answer_figures(vlm(), args)
+    traces = evaluate_bundled.greedy_traces(vlm(), questions(QUESTIONS), 48)
+    answers = evaluate_bundled.accuracy(traces)
     assert answers["accuracy"] >= 0.75 and answers["no_answer"] <= 0.05
-    figures = evaluate_bundled.judge_figures(vlm(), args)
+    examples = evaluate_bundled.easy_vqa_examples(4 * QUESTIONS, np.random.default_rng(0))
+    figures = evaluate_bundled.judge_figures(vlm(), examples, 48)
     for judge, kind in evaluate_bundled.KINDS.items():
         assert figures[judge][kind] >= 0.65, (judge, figures[judge])
 

@@ -200,7 +200,7 @@ def test_a_bad_place_for_the_demos_traces_is_found_before_the_model_is_read(
 ) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "easy-vqa-test-200.json").mkdir()
-    monkeypatch.setattr(cli_reason, "_participants", lambda *arguments: pytest.fail("read it"))
+    monkeypatch.setattr(cli_reason, "load", lambda *arguments: pytest.fail("read it"))
     with pytest.raises(SystemExit) as stopped:
         main(["demo", "--out", str(tmp_path / out)])
     assert stopped.value.code == 2
@@ -250,7 +250,7 @@ def test_wrong_options_are_named_before_a_model_is_read(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(cli_reason, "_participants", lambda *options: pytest.fail("read it"))
+    monkeypatch.setattr(cli_reason, "load", lambda *options: pytest.fail("read it"))
     asked = ["--image", str(picture), "--question", "what color?", *arguments]
     assert message in refused(asked, capsys)
 
@@ -261,7 +261,7 @@ def test_a_bad_picture_is_named_before_a_model_is_read(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(cli_reason, "_participants", lambda *options: pytest.fail("read it"))
+    monkeypatch.setattr(cli_reason, "load", lambda *options: pytest.fail("read it"))
     bad = tmp_path / "text.png"
     bad.write_text("no picture")
     line = refused(["--image", str(picture), str(bad), "--question", "what color?"], capsys)

@@ -18,7 +18,9 @@ from typing import Annotated, NoReturn
 
 import tyro
 
+from verdict_jax.cli_eval import Eval
 from verdict_jax.cli_reason import Demo, Run
+from verdict_jax.cli_tabletop import Tabletop
 from verdict_jax.command import Command, UserError
 from verdict_jax.defaults import EPSILON, TAU
 
@@ -40,6 +42,8 @@ examples:
       answers two pictures with the bundled model and shows every step
   verdict run --image shape.png --question "what color is the shape?"
       the same for a picture of yours; --model takes any Qwen2.5-VL folder
+  verdict eval --benchmark tabletop --limit 100 --out runs/first
+      answers 100 questions by several rules and prints a table
   verdict solve scores.csv
       settles a table with a column per judge and prints it with the figures added
   verdict solve scores.csv --judges V L C --group question --out settled.jsonl
@@ -148,7 +152,13 @@ class Solve(Command):
             raise UserError(str(error)) from error
 
 
-COMMANDS: Mapping[str, type[Command]] = {"demo": Demo, "run": Run, "solve": Solve}
+COMMANDS: Mapping[str, type[Command]] = {
+    "demo": Demo,
+    "run": Run,
+    "eval": Eval,
+    "solve": Solve,
+    "tabletop": Tabletop,
+}
 """What `verdict NAME` runs. A new command is an entry here."""
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from verdict_jax.cli_models import ReadOutName, load, panels, use_compilation_cache, waiting
 from verdict_jax.command import Command, UserError
 from verdict_jax.defaults import CANDIDATES, EPSILON, MAX_STEPS, STUBBORNNESS, TAU
 from verdict_jax.whole_file import TargetError, check_target, whole_or_absent
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
     from verdict_jax.reasoner import VLMReasoner
     from verdict_jax.rules import RuleParameters
     from verdict_jax.trace import Trace
-    from verdict_jax.vlm.checkpoint import VLM
-    from verdict_jax.vlm.sampling import SamplingSettings
+    from verdict_jax.vlm.prefixes import Prefixes
 
 RuleName = Literal[
     "verdict",
@@ -89,13 +87,13 @@ class Run(Command):
         ),
     ] = None
     judge_model: Annotated[
-        Path | None,
+        tuple[Path, ...],
         tyro.conf.arg(
-            metavar="DIR",
-            help="Folder of the judges' checkpoint.",
+            metavar="DIR...",
+            help="Folder of the judges' checkpoint, or three: of V, L and C.",
             help_behavior_hint="(default: the reasoner's own model)",
         ),
-    ] = None
+    ] = ()
     n: Annotated[int, tyro.conf.arg(help="Candidates per step.")] = CANDIDATES
     rule: Annotated[RuleName, tyro.conf.arg(help="How a candidate is chosen.")] = "verdict"
     tau: Annotated[float, tyro.conf.arg(help="Accepted steps have a settled mean above it.")] = TAU
@@ -114,7 +112,7 @@ class Run(Command):
     max_steps: Annotated[int, tyro.conf.arg(help="The last step runs to the end.")] = MAX_STEPS
     max_tokens: Annotated[int, tyro.conf.arg(help="Cap of one step.")] = 512
     read_out: Annotated[
-        Literal["digits", "yes_no", "verbal"],
+        ReadOutName,
         tyro.conf.arg(help="How judges reply: a digit 1-5, Yes or No, a number between 0 and 1."),
     ] = "digits"
     seed: Annotated[int, tyro.conf.arg(help="The same seed gives the same trace.")] = 0
@@ -130,12 +128,13 @@ class Run(Command):
     def run(self) -> None:
         if self.out is not None:
             _check_out(self.out)
-        _use_compilation_cache()
+        use_compilation_cache()
         import numpy as np
         from rich.console import Console
 
         from verdict_jax.protocols import Question
-        from verdict_jax.rules import RuleParameters
+        from verdict_jax.reasoner import VLMReasoner
+        from verdict_jax.rules import JUDGE_FREE_RULES, RuleParameters
         from verdict_jax.vlm.sampling import SamplingSettings
 
         try:
@@ -147,14 +146,15 @@ class Run(Command):
         parameters = RuleParameters(np.array(self.stubbornness), tau=self.tau, epsilon=self.epsilon)
         self._check(question, parameters)
         console = Console()
-        with _waiting("reading the model"):
-            reasoner, panels = _participants(
-                self.model, self.judge_model, sampling, self.read_out, self.rule
-            )
-        with _waiting("reasoning (the first run compiles)"):
+        with waiting("reading the model"):
+            vlm = load(self.model)
+            judges: tuple[Panel[Prefixes], ...] = ()
+            if self.rule not in JUDGE_FREE_RULES:
+                judges = panels(vlm, self.judge_model, self.read_out)
+        with waiting("reasoning (the first run compiles)"):
             (trace,) = _traces(
-                [question], reasoner, panels, self.rule, parameters, self.n, self.seed,
-                self.max_steps,
+                [question], VLMReasoner(vlm, sampling), judges, self.rule, parameters, self.n,
+                self.seed, self.max_steps,
             )  # fmt: skip
         if trace.error is not None:
             raise UserError(trace.error)
@@ -204,69 +204,29 @@ class Demo(Command):
         self.out.mkdir(parents=True, exist_ok=True)
         for path in paths.values():
             _check_out(path)
-        _use_compilation_cache()
+        use_compilation_cache()
         from rich.console import Console
 
-        from verdict_jax.benchmarks.easy_vqa import load
+        from verdict_jax.benchmarks import easy_vqa
+        from verdict_jax.reasoner import VLMReasoner
         from verdict_jax.rules import RuleParameters
         from verdict_jax.vlm.sampling import SamplingSettings
 
-        questions = [question for question in load("test") if question.id in DEMO_ITEMS]
+        questions = [question for question in easy_vqa.load("test") if question.id in DEMO_ITEMS]
         console = Console()
-        with _waiting("reading the model"):
-            reasoner, panels = _participants(
-                None, None, SamplingSettings(max_tokens=64), "digits", "verdict"
-            )
-        with _waiting("reasoning (the first run compiles)"):
+        with waiting("reading the model"):
+            vlm = load(None)
+            reasoner = VLMReasoner(vlm, SamplingSettings(max_tokens=64))
+            judges = panels(vlm, (), "digits")
+        with waiting("reasoning (the first run compiles)"):
             traces = _traces(
-                questions, reasoner, panels, "verdict", RuleParameters(), CANDIDATES, self.seed,
+                questions, reasoner, judges, "verdict", RuleParameters(), CANDIDATES, self.seed,
                 MAX_STEPS,
             )  # fmt: skip
         _show(traces, console)
         for trace in traces:
             _write(paths[trace.item], trace)
             console.print(f"trace: {paths[trace.item]}", highlight=False)
-
-
-def _participants(
-    model: Path | None,
-    judge_model: Path | None,
-    sampling: SamplingSettings,
-    read_out: Literal["digits", "yes_no", "verbal"],
-    rule: str,
-) -> tuple[VLMReasoner, tuple[Panel, ...]]:
-    """The reasoner, with the judges that the rule reads."""
-    from dataclasses import replace
-
-    from verdict_jax.judges import DEFAULT_JUDGES, VLMPanel
-    from verdict_jax.reasoner import VLMReasoner
-    from verdict_jax.rules import JUDGE_FREE_RULES
-
-    vlm = _load(model)
-    judges = tuple(replace(judge, read_out=read_out) for judge in DEFAULT_JUDGES)
-    panels: tuple[Panel, ...] = ()
-    if rule not in JUDGE_FREE_RULES:
-        judge_vlm = vlm if judge_model is None else _load(judge_model)
-        try:
-            panels = (VLMPanel(judge_vlm, judges),)
-        except ValueError as error:
-            raise UserError(f"{judge_model or model}: {error}; try another --read-out") from error
-    return VLMReasoner(vlm, sampling), panels
-
-
-def _load(folder: Path | None) -> VLM:
-    import jax.numpy as jnp
-
-    from verdict_jax.bundled import bundled_checkpoint
-    from verdict_jax.vlm.checkpoint import CheckpointError, load_vlm
-
-    try:
-        if folder is None:
-            # bfloat16 is for the file's size; processors compute float32 faster
-            return load_vlm(bundled_checkpoint(), jnp.float32)
-        return load_vlm(folder)
-    except CheckpointError as error:
-        raise UserError(str(error)) from error
 
 
 def _traces(
@@ -313,24 +273,3 @@ def _write(path: Path, trace: Trace) -> None:
             stream.write(trace.to_json() + "\n")
     except TargetError as error:
         raise UserError(str(error)) from error
-
-
-def _use_compilation_cache() -> None:
-    """Compiled programs are kept in the user's cache folder: a second start is fast."""
-    # before jax is imported, so that importing it is the only place that reads these
-    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    defaults: Mapping[str, str] = {
-        "JAX_COMPILATION_CACHE_DIR": str(Path(root) / "verdict_jax"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
-    }
-    for name, value in defaults.items():
-        os.environ.setdefault(name, value)
-
-
-@contextmanager
-def _waiting(what: str) -> Iterator[None]:
-    """Says on a terminal what is being waited for."""
-    from rich.console import Console
-
-    with Console(stderr=True).status(what):
-        yield

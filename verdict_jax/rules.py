@@ -164,7 +164,7 @@ def no_selection(
 ) -> Verdict:
     """Ablation: VERDICT's filter, then uniform among the accepted; if none, among the eligible."""
     settled, _, eligible = _settled(scores, judge_mask, candidate_mask, parameters)
-    accepted = _passes(settled.mean, settled.dispersion, eligible, parameters)
+    accepted = passes(settled.mean, settled.dispersion, eligible, parameters)
     fallback = jnp.any(eligible) & ~jnp.any(accepted)
     index = _uniform(key, jnp.where(fallback, eligible, accepted))
     statistics = Statistics(settled.mean, settled.dispersion, jnp.full_like(settled.mean, jnp.nan))
@@ -442,12 +442,20 @@ def _settled(
     return settled, raw, eligible & jnp.isfinite(settled.mean)
 
 
-def _passes(
+def passes(
     mean: Float[Array, " n"],
     dispersion: Float[Array, " n"],
     eligible: Bool[Array, " n"],
     parameters: RuleParameters,
 ) -> Bool[Array, " n"]:
+    """The dual filter: mean > tau and dispersion < epsilon, each by TOLERANCE (fact 18).
+
+    Args:
+        mean: of each candidate.
+        dispersion: of each candidate.
+        eligible: False where a candidate is no choice.
+        parameters: the thresholds.
+    """
     endorsed = mean > parameters.tau + TOLERANCE
     agreed = dispersion < parameters.epsilon - TOLERANCE
     return eligible & endorsed & agreed
@@ -461,7 +469,7 @@ def _dual_filter(
     parameters: RuleParameters,
 ) -> Verdict:
     """The highest mean among those that pass; if none does, the highest mean - dispersion."""
-    accepted = _passes(mean, dispersion, eligible, parameters)
+    accepted = passes(mean, dispersion, eligible, parameters)
     return _rank(eligible, accepted, mean, dispersion, mean, mean - dispersion, smallest)
 
 

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Literal
 
 import easy_vqa
+import numpy as np
 
+from verdict_jax.benchmarks.benchmark import Benchmark
 from verdict_jax.protocols import Question
 
 Split = Literal["train", "test"]
@@ -35,4 +37,23 @@ def load(split: Split) -> tuple[Question, ...]:
             answer=answer,
         )
         for row, (text, answer, picture) in enumerate(rows)
+    )
+
+
+def benchmark(limit: int | None) -> Benchmark:
+    """The test questions in a random order that is always the same, `limit` at most.
+
+    Category is the kind of answer.
+    """
+    questions = load("test")
+    order = np.random.default_rng(0).permutation(len(questions))[:limit]
+    chosen = tuple(questions[i] for i in order)
+    kinds = {
+        **dict.fromkeys(("yes", "no"), "presence"),
+        **dict.fromkeys(("circle", "rectangle", "triangle"), "shape"),
+    }
+    return Benchmark(
+        "easy-vqa",
+        chosen,
+        {question.id: kinds.get(str(question.answer), "color") for question in chosen},
     )

@@ -1,0 +1,330 @@
+"""Trains the bundled model on tabletop and easy-vqa, from nothing: `python scripts/pretrain_bundled.py`.
+
+Three stages: the vision tower on what stands where; the whole model on chains and judgements; the
+judges on steps that the model itself proposed, beside broken right ones. Reads the tokenizer of
+scripts/build_bundled_tokenizer.py. Killed at any point, the same command goes on from the last
+checkpoint. At the end it writes the model into --out in the published file format, and prints the
+held-out figures of its card (scripts/evaluate_bundled.py prints them again).
+"""  # noqa: E501 - the command in one line
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tyro
+from jax.typing import DTypeLike
+from jaxtyping import Int
+from rich.progress import track
+
+from verdict_jax import prompts
+from verdict_jax.benchmarks import easy_vqa_scenes
+from verdict_jax.benchmarks.tabletop import draw_table
+from verdict_jax.benchmarks.tabletop import scenes as tabletop_scenes
+from verdict_jax.benchmarks.tabletop.own_steps import (
+    OwnSteps,
+    draw_own,
+    sample_own_steps,
+    sampled_table,
+)
+from verdict_jax.benchmarks.tabletop.picture import PIXELS
+from verdict_jax.json_records import decode, encode
+from verdict_jax.packing import PackedBatch, Packer, PictureBatch, Scene, pack_pictures
+from verdict_jax.reasoner import VLMReasoner
+from verdict_jax.run_folder import RunFolder, open_run
+from verdict_jax.supervised import Schedule, fit, init_with_heads, language_loss, vision_loss
+from verdict_jax.vlm.checkpoint import load_vlm
+from verdict_jax.vlm.config import Config, TextConfig, VisionConfig
+from verdict_jax.vlm.images import ImageProcessor, load_image_processor
+from verdict_jax.vlm.parameters import Params
+from verdict_jax.vlm.sampling import SamplingSettings
+from verdict_jax.vlm.tokenizer import load_tokenizer
+from verdict_jax.vlm.weights import save_checkpoint
+
+BUNDLED = Path(__file__).parent.parent / "verdict_jax" / "bundled" / "tabletop"
+
+VISION = VisionConfig(
+    depth=4,
+    hidden_size=128,
+    intermediate_size=344,
+    num_heads=4,
+    in_channels=3,
+    patch_size=8,
+    spatial_merge_size=2,
+    temporal_patch_size=2,
+    window_size=PIXELS,
+    out_hidden_size=128,
+    fullatt_block_indexes=(3,),
+)
+# One window holds a whole picture of either world: what belongs together may lie across any border.
+
+TOKEN = VISION.patch_size * VISION.spatial_merge_size
+"""Pixels along a side of a merged image token."""
+
+# Pictures of either world stay as they are, others are brought between their areas.
+PREPROCESSOR = {
+    "image_processor_type": "Qwen2VLImageProcessor",
+    "patch_size": VISION.patch_size,
+    "merge_size": VISION.spatial_merge_size,
+    "temporal_patch_size": VISION.temporal_patch_size,
+    "min_pixels": 64 * 64,
+    "max_pixels": PIXELS * PIXELS,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.25, 0.25, 0.25],
+    "rescale_factor": 1 / 255,
+    "resample": 3,
+    "do_resize": True,
+    "do_rescale": True,
+    "do_normalize": True,
+    "do_convert_rgb": True,
+}
+
+CLASSES = (*easy_vqa_scenes.CLASSES, *tabletop_scenes.CLASSES)
+"""Of the auxiliary heads, side by side."""
+
+OWN_STEPS = "own_steps.jsonl"
+
+
+@dataclass(frozen=True)
+class Args:
+    """Options of the training run."""
+
+    vision_steps: int = 1500
+    """Updates of the vision tower alone."""
+    pictures: int = 32
+    """Pictures of a batch of that stage, one in eight from easy-vqa."""
+    steps: int = 1800
+    """Updates of the whole model, on chains and judgements."""
+    own_steps: int = 500
+    """Updates of the third stage, on the model's own steps too."""
+    scenes: int = 8
+    """Pictures of a batch of the second and third stage, one of them from easy-vqa."""
+    width: int = 448
+    """Tokens of a training row."""
+    learning_rate: float = 2e-3
+    """Of AdamW, at the plateau of the first two stages; half of it in the third."""
+    judge_weight: float = 8.0
+    """Loss weight of a judge's reply in the second stage; a token of a chain has 1."""
+    own_weight: float = 20.0
+    """The same in the third stage."""
+    sampled: int = 2560
+    """Tables about which the model's own steps are sampled."""
+    temperature: float = 1.0
+    """Of that sampling: above the 0.8 of inference, for more slips."""
+    auxiliary_weight: float = 0.3
+    """Loss weight of the auxiliary heads in the second and third stage."""
+    seed: int = 0
+    """Of parameters and data."""
+    checkpoints: Path = Path("checkpoints/bundled")
+    """Where the run keeps its state; delete the folder to start anew."""
+    out: Path = BUNDLED
+    """Folder of the tokenizer files, which the model joins."""
+
+
+def build_config(tokenizer_folder: Path) -> Config:
+    """The model around the tokenizer's vocabulary: 2.3 million parameters."""
+    tokenizer = load_tokenizer(tokenizer_folder)
+    ids = {token: tokenizer.convert_tokens_to_ids(token) for token in tokenizer.get_added_vocab()}
+    text = TextConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=5,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        rms_norm_eps=1e-6,
+        rope_theta=10000.0,
+        mrope_section=(4, 6, 6),
+        tie_word_embeddings=True,
+        max_position_embeddings=2048,
+    )
+    return Config(
+        vision=VISION,
+        text=text,
+        image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"],
+        eos_token_ids=(ids["<|im_end|>"], ids["<|endoftext|>"]),
+        pad_token_id=ids["<|endoftext|>"],
+    )
+
+
+Labels = Int[np.ndarray, "tokens attributes"]
+
+
+def beside(easy: Labels | None, table: Labels | None) -> Labels:
+    """One world's labels in the columns of both worlds' heads."""
+    known = easy if easy is not None else table
+    assert known is not None
+    labels = np.full((len(known), len(CLASSES)), -1, np.int32)
+    first = len(easy_vqa_scenes.CLASSES)
+    labels[:, slice(0, first) if known is easy else slice(first, None)] = known
+    return labels
+
+
+def picture_batch(config: Config, processor: ImageProcessor, args: Args, step: int) -> PictureBatch:
+    """The data of one step of the first stage, a pure function of it."""
+    rng = np.random.default_rng((args.seed, 1, step))
+    pictures, labels = [], []
+    for path in easy_vqa_scenes.draw_paths(args.pictures // 8, rng):
+        picture, easy = easy_vqa_scenes.draw_picture(processor, path, TOKEN, rng)
+        pictures.append(picture)
+        labels.append(beside(easy, None))
+    while len(pictures) < args.pictures:
+        table = draw_table("train", "train", rng)
+        picture, own = tabletop_scenes.label_picture(processor, table, TOKEN)
+        pictures.append(picture)
+        labels.append(beside(None, own))
+    return pack_pictures(config, pictures, labels)[0]
+
+
+def easy_scene(processor: ImageProcessor, rng: np.random.Generator) -> Scene:
+    """A picture of easy-vqa with all its questions."""
+    (path,) = easy_vqa_scenes.draw_paths(1, rng)
+    scene = easy_vqa_scenes.draw_scene(processor, path, TOKEN, rng)
+    return replace(scene, attributes=beside(scene.attributes, None))
+
+
+def read_out_of(step: int) -> prompts.ReadOut:
+    """Mostly digits, the default; the two others once in ten steps each."""
+    return {8: "yes_no", 9: "verbal"}.get(step % 10, "digits")
+
+
+def packed_batch(packer: Packer, processor: ImageProcessor, args: Args, step: int) -> PackedBatch:
+    """The data of one step of the second stage, a pure function of it."""
+    rng = np.random.default_rng((args.seed, 2, step))
+    scenes = []
+    for _ in range(args.scenes - 1):
+        scene = tabletop_scenes.draw_scene(processor, TOKEN, rng)
+        scenes.append(replace(scene, attributes=beside(None, scene.attributes)))
+    scenes.append(easy_scene(processor, rng))
+    return packer.pack(scenes, read_out_of(step))
+
+
+def own_scene(
+    processor: ImageProcessor, seed: int, nodes: Sequence[OwnSteps], rng: np.random.Generator
+) -> Scene:
+    """A table with its chain; of the judgements two thirds are of the model's own steps."""
+    table = sampled_table(seed, nodes[0].table)
+    (item,) = table.items
+    picture, labels = tabletop_scenes.label_picture(processor, table, TOKEN)
+    judgements = [tabletop_scenes.judgement(item, rng) for _ in range(4)]
+    judgements += draw_own(item, nodes, 8, rng)
+    order = rng.permutation(len(judgements))
+    return Scene(
+        picture,
+        (tabletop_scenes.right_chain(item),),
+        tuple(judgements[i] for i in order),
+        beside(None, labels),
+    )
+
+
+def own_batch(
+    packer: Packer,
+    processor: ImageProcessor,
+    args: Args,
+    nodes: Mapping[int, Sequence[OwnSteps]],
+    step: int,
+) -> PackedBatch:
+    """The data of one step of the third stage, a pure function of it and of the sampled steps."""
+    rng = np.random.default_rng((args.seed, 4, step))
+    tables = rng.choice(sorted(nodes), args.scenes - 1)
+    scenes = [own_scene(processor, args.seed, nodes[int(table)], rng) for table in tables]
+    scenes.append(easy_scene(processor, rng))
+    return packer.pack(scenes, read_out_of(step))
+
+
+def sampled_steps(
+    run: RunFolder, folder: Path, args: Args, at_once: int = 64
+) -> dict[int, list[OwnSteps]]:
+    """By table, the steps that the model in `folder` proposes; a journal keeps what is done."""
+    stored = [decode(OwnSteps, json.loads(line)) for line in run.read(OWN_STEPS)]
+    first = at_once * ((1 + max((node.table for node in stored), default=-1)) // at_once)
+    nodes = [node for node in stored if node.table < first]
+    reasoner = VLMReasoner(load_vlm(folder), SamplingSettings(args.temperature, max_tokens=40))
+    for start in track(range(first, args.sampled, at_once), "sampling own steps"):
+        found = sample_own_steps(reasoner, args.seed, start, min(at_once, args.sampled - start))
+        run.append(OWN_STEPS, [json.dumps(encode(node)) for node in found])
+        nodes += found
+    by_table: dict[int, list[OwnSteps]] = {}
+    for node in nodes:
+        by_table.setdefault(node.table, []).append(node)
+    return by_table
+
+
+def write_model(
+    tokenizer_folder: Path, folder: Path, config: Config, params: Params, dtype: DTypeLike
+) -> None:
+    """A checkpoint folder, without the auxiliary heads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if folder != tokenizer_folder:
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(tokenizer_folder / name, folder / name)
+    (folder / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR, indent=2) + "\n")
+    own = {name: leaf for name, leaf in params.items() if name != "auxiliary"}
+    save_checkpoint(folder, config, jax.tree.map(lambda leaf: leaf.astype(dtype), own))
+
+
+def train(run: RunFolder, args: Args) -> None:
+    """All stages; writes the model."""
+    started = time.perf_counter()
+    config = build_config(args.out)
+    (args.out / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR, indent=2) + "\n")
+    processor = load_image_processor(args.out, config.vision)
+    tokenizer = load_tokenizer(args.out)
+    params = fit(
+        vision_loss(config, CLASSES),
+        init_with_heads(config, CLASSES, jax.random.key(args.seed)),
+        Schedule(args.vision_steps, args.learning_rate),
+        lambda step: picture_batch(config, processor, args, step),
+        args.checkpoints / "vision",
+    )
+    packer = Packer(config, tokenizer, args.width, args.judge_weight)
+    params = fit(
+        language_loss(config, CLASSES, args.auxiliary_weight),
+        params,
+        Schedule(args.steps, args.learning_rate),
+        functools.partial(packed_batch, packer, processor, args),
+        args.checkpoints / "language",
+    )
+    # sampling reads a checkpoint, in the parameters' own float32
+    second = args.checkpoints / "model"
+    write_model(args.out, second, config, params, jnp.float32)
+    nodes = sampled_steps(run, second, args)
+    packer = Packer(config, tokenizer, args.width, args.own_weight)
+    params = fit(
+        language_loss(config, CLASSES, args.auxiliary_weight),
+        params,
+        Schedule(args.own_steps, args.learning_rate / 2),
+        functools.partial(own_batch, packer, processor, args, nodes),
+        args.checkpoints / "own",
+    )
+    write_model(args.out, args.out, config, params, jnp.bfloat16)
+    size = sum(path.stat().st_size for path in args.out.iterdir())
+    count = sum(leaf.size for leaf in jax.tree.leaves(params))
+    print(
+        f"{args.out}: {count:,} parameters with the heads, {size / 1e6:.2f} MB; this run took "
+        f"{(time.perf_counter() - started) / 60:.1f} minutes, "
+        f"{time.process_time() / 60:.1f} of one core"
+    )
+
+
+def main(args: Args) -> None:
+    own = asdict(args)
+    settings = {name: own[name] for name in own if name not in ("checkpoints", "out")}
+    # a killed run must not go on with other settings
+    with open_run(args.checkpoints, settings) as run:
+        train(run, args)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args, description=__doc__))
