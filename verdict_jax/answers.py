@@ -188,7 +188,7 @@ def is_correct(answer: str | None, gold: str, choices: Sequence[str] = ()) -> bo
         ValueError: the gold answer is none of the choices, or there are too many of them.
     """
     if not choices:
-        return answer is not None and _tokens(answer) == _tokens(gold)
+        return answer is not None and compared_tokens(answer) == compared_tokens(gold)
     letter = _read_whole(gold, _choice_tokens(choices))
     if letter in ("nothing", "unclear"):
         raise ValueError(f"the gold answer {gold!r} is none of the choices {tuple(choices)}")
@@ -198,7 +198,7 @@ def is_correct(answer: str | None, gold: str, choices: Sequence[str] = ()) -> bo
 def _choice_tokens(choices: Sequence[str]) -> list[tuple[str, ...]]:
     if not 1 <= len(choices) <= len(LETTERS):
         raise ValueError(f"expected 1 to 26 choices, got {len(choices)}")
-    return [_tokens(choice) for choice in choices]
+    return [compared_tokens(choice) for choice in choices]
 
 
 def _declarations(text: str) -> list[_Declaration]:
@@ -281,7 +281,7 @@ def _undecorated(text: str) -> str:
         text = shorter
 
 
-def _tokens(text: str) -> tuple[str, ...]:
+def compared_tokens(text: str) -> tuple[str, ...]:
     """What is compared of a text: its words and numbers, without a leading article."""
     plain = unicodedata.normalize("NFKC", text).casefold().replace("’", "'").replace("−", "-")
     tokens = [_number(token) for token in _TOKEN.findall(plain)]
@@ -307,14 +307,14 @@ def _read_whole(text: str, choices: Sequence[tuple[str, ...]]) -> _Reading:
     if not plain:
         return "nothing"
     letters = LETTERS[: len(choices)]
-    named = {letters[i] for i, choice in enumerate(choices) if choice == _tokens(plain)}
+    named = {letters[i] for i, choice in enumerate(choices) if choice == compared_tokens(plain)}
     bare = _BARE.fullmatch(plain)
     if bare:
         named.add(bare[1].upper())
     lead = _LEAD.match(plain)
     if lead and not bare and lead[1] in letters:
         rest = plain[lead.end() :]
-        if _tokens(rest) == choices[letters.index(lead[1])]:
+        if compared_tokens(rest) == choices[letters.index(lead[1])]:
             return lead[1]
     if len(named) > 1 or not named <= set(letters):
         return "unclear"
@@ -337,7 +337,7 @@ def _read(content: str, choices: Sequence[tuple[str, ...]]) -> _Reading:
         return kept.pop() if len(kept) == 1 and kept <= set(letters) else "unclear"
     if _NEGATION.search(clause):
         return "unclear"
-    named = _contained(_tokens(clause), choices)
+    named = _contained(compared_tokens(clause), choices)
     if len(named) > 1:
         return "unclear"
     return letters[named.pop()] if named else "nothing"
