@@ -123,3 +123,37 @@ def test_long_rows_are_attended_in_chunks(segmented: bool, monkeypatch: pytest.M
     ragged, ragged_scores = run(7)
     np.testing.assert_allclose(ragged, whole, rtol=0, atol=2e-6)
     assert ragged_scores
+
+
+@pytest.mark.parametrize("segmented", [False, True])
+@pytest.mark.parametrize("time", [9, 256, 258, 320])
+def test_a_row_attends_to_its_own_tokens(time: int, segmented: bool) -> None:
+    """In pieces or at once, the values and gradients of slots written out."""
+    rng = np.random.default_rng(time)
+    q, k, v = map(jnp.asarray, arrays(rng, time, time))
+    key_mask = rng.random((2, time)) < 0.8
+    key_mask[:, 0] = True
+    segments = np.sort(rng.integers(0, 4, (2, time)), axis=1)
+    segments[:, 0] = 0
+    slots = np.broadcast_to(np.arange(time), (2, time))
+    marks = jnp.asarray(segments) if segmented else None
+
+    def value(q: jax.Array, k: jax.Array, v: jax.Array, own: bool) -> jax.Array:
+        where = "own" if own else jnp.asarray(slots)
+        return jnp.sum(jnp.sin(attend(q, k, v, jnp.asarray(key_mask), where, marks)))
+
+    allowed = key_mask[:, None, :] & (slots[:, None, :] <= slots[:, :, None])
+    if segmented:
+        allowed &= (segments[:, None, :] == segments[:, :, None]) | (segments[:, None, :] == 0)
+    got = attend(q, k, v, jnp.asarray(key_mask), "own", marks)
+    expected = plain_attention(np.asarray(q), np.asarray(k), np.asarray(v), allowed)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=5e-6)
+    gradient = jax.jit(jax.grad(value, (0, 1, 2)), static_argnums=3)
+    for one, other in zip(gradient(q, k, v, True), gradient(q, k, v, False), strict=True):
+        assert np.abs(other).max() > 0.1
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-5)
+    # the scores of a whole row are never there together where it is attended in pieces
+    whole = f"f32[2,2,3,{time},{time}]" in str(
+        jax.make_jaxpr(value, static_argnums=3)(q, k, v, True)
+    )
+    assert whole == (time in (9, 258))

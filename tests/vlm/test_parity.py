@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -139,8 +140,12 @@ def wrong_attention(change: Attend) -> Callable[[Pair, pytest.MonkeyPatch], Logi
     return run
 
 
+def own_slots(q: jax.Array) -> jax.Array:
+    return jnp.broadcast_to(jnp.arange(q.shape[1])[None, :], q.shape[:2])
+
+
 def interleaved_heads(
-    q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array, slots: jax.Array, _: None
+    q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array, slots: Literal["own"], _: None
 ) -> jax.Array:
     """Head h reads kv head h % kv_heads instead of h // groups."""
     heads, kv_heads = q.shape[2], k.shape[2]
@@ -176,7 +181,7 @@ WRONG: dict[str, Callable[[Pair, pytest.MonkeyPatch], Logits]] = {
     "GQA heads interleaved": wrong_attention(interleaved_heads),
     "no causal mask": wrong_attention(lambda q, k, v, mask, slots, _: attend(q, k, v, mask)),
     "one token ahead": wrong_attention(
-        lambda q, k, v, mask, slots, _: attend(q, k, v, mask, slots + 1)
+        lambda q, k, v, mask, *_: attend(q, k, v, mask, own_slots(q) + 1)
     ),
     "padding seen": wrong_attention(
         lambda q, k, v, mask, slots, _: attend(q, k, v, jnp.ones_like(mask), slots)

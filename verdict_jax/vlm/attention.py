@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
@@ -11,6 +13,11 @@ MASKED = -1e30
 
 # Longer query rows are attended in chunks, so that scores never take time x time memory.
 CHUNK = 512
+
+# Shorter rows of own tokens are attended in so many pieces, each against the keys up to its end:
+# of a causal row that leaves out most of what the mask would hide. Each piece is compiled.
+PIECES = 4
+SHORTEST = 256
 
 
 def _attend_chunk(
@@ -44,12 +51,35 @@ def _attend_chunk(
     return out.reshape(batch, time, heads, head_dim)
 
 
+def _attend_own(
+    q: Float[jax.Array, "batch time heads head_dim"],
+    k: Float[jax.Array, "batch time kv_heads head_dim"],
+    v: Float[jax.Array, "batch time kv_heads head_dim"],
+    key_mask: Bool[jax.Array, "batch time"],
+    query_slots: Int[jax.Array, "batch time"],
+    segments: Int[jax.Array, "batch time"] | None,
+) -> Float[jax.Array, "batch time heads head_dim"]:
+    """Causal attention of a row to itself, in PIECES."""
+    size = q.shape[1] // PIECES
+    pieces = []
+    for end in range(size, q.shape[1] + 1, size):
+        own, seen = slice(end - size, end), slice(0, end)
+        pieces.append(
+            _attend_chunk(
+                q[:, own], k[:, seen], v[:, seen], key_mask[:, seen], query_slots[:, own],
+                None if segments is None else segments[:, own],
+                None if segments is None else segments[:, seen],
+            )
+        )  # fmt: skip
+    return jnp.concatenate(pieces, axis=1)
+
+
 def attend(
     q: Float[jax.Array, "batch time heads head_dim"],
     k: Float[jax.Array, "batch slots kv_heads head_dim"],
     v: Float[jax.Array, "batch slots kv_heads head_dim"],
     key_mask: Bool[jax.Array, "batch slots"],
-    query_slots: Int[jax.Array, "batch time"] | None = None,
+    query_slots: Int[jax.Array, "batch time"] | Literal["own"] | None = None,
     segments: Int[jax.Array, "batch time"] | None = None,
 ) -> Float[jax.Array, "batch time heads head_dim"]:
     """softmax(q k^T / sqrt(head_dim)) v, over the keys that `key_mask` admits.
@@ -61,12 +91,17 @@ def attend(
         k: keys.
         v: values.
         key_mask: False for padding and empty cache slots.
-        query_slots: the slot each query stands in; it sees slots up to its own (causal). None
-            lets every query see every admitted key (vision).
+        query_slots: the slot each query stands in; it sees slots up to its own (causal). "own":
+            the keys are the queries' own tokens, query i stands in slot i. None lets every query
+            see every admitted key (vision).
         segments: where keys are the queries' own tokens, several continuations of one prefix can
             share a row: segment 0 is the prefix, seen by all; any other sees itself and it.
     """
     time = q.shape[1]
+    if isinstance(query_slots, str):
+        query_slots = jnp.broadcast_to(jnp.arange(time)[None, :], q.shape[:2])
+        if SHORTEST <= time <= 2 * CHUNK and time % PIECES == 0:
+            return _attend_own(q, k, v, key_mask, query_slots, segments)
     if time <= 2 * CHUNK or time % CHUNK:
         return _attend_chunk(q, k, v, key_mask, query_slots, segments, segments)
     chunks = time // CHUNK

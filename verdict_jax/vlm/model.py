@@ -82,15 +82,13 @@ def forward_hidden(
     ends = bind_ends(config.text, params["text"])
     x = _embed(ends, inputs.tokens, features, inputs.feature_ids)
     cos, sin = text_table(config.text, inputs.positions, x.dtype)
-    batch, time = inputs.tokens.shape
-    slots = jnp.broadcast_to(jnp.arange(time)[None, :], (batch, time))
     key_mask = jnp.asarray(inputs.mask)
     segments = None if segments is None else jnp.asarray(segments)
 
     def layer(x: jax.Array, layer_params: Params) -> tuple[jax.Array, None]:
         block = bind_layer(config.text, layer_params)
         q, k, v = block.project(x, cos, sin)
-        return block.complete(x, attend(q, k, v, key_mask, slots, segments)), None
+        return block.complete(x, attend(q, k, v, key_mask, "own", segments)), None
 
     body: Callable[[jax.Array, Params], tuple[jax.Array, None]] = layer
     x, _ = jax.lax.scan(jax.checkpoint(body) if remat else body, x, params["text"]["layers"])
