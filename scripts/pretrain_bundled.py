@@ -3,8 +3,8 @@
 Three stages: the vision tower on what stands where; the whole model on chains and judgements; the
 judges on steps that the model itself proposed, beside broken right ones. Reads the tokenizer of
 scripts/build_bundled_tokenizer.py. Killed at any point, the same command goes on from the last
-checkpoint. At the end it writes the model into --out in the published file format, and prints the
-held-out figures of its card (scripts/evaluate_bundled.py prints them again).
+checkpoint. At the end it writes the model into --out in the published file format;
+scripts/evaluate_bundled.py prints the held-out figures.
 """  # noqa: E501 - the command in one line
 
 from __future__ import annotations

@@ -43,6 +43,7 @@ from verdict_jax.benchmarks.tabletop.scene import (
     Scene,
     Thing,
     Tile,
+    steps_between,
 )
 
 T = TypeVar("T")
@@ -127,7 +128,7 @@ def mutate(meaning: Meaning, asked: Asked, scene: Scene, rng: np.random.Generato
         case Stepped(name, tile, steps):
             if roll < 0.4:
                 moved = _near_tile(tile, rng)
-                shift = abs(moved[0] - tile[0]) + abs(moved[1] - tile[1])
+                shift = steps_between(tile, moved)
                 # the steps follow the move in one of the two ways it can have
                 return replace(
                     meaning, tile=moved, steps=max(0, steps + int(rng.choice((-1, 1))) * shift)
@@ -176,7 +177,7 @@ def mutate(meaning: Meaning, asked: Asked, scene: Scene, rng: np.random.Generato
         case Nearest(tile, steps):
             reference = scene.by_name[asked.reference].tile if asked.names else tile
             other = thing.tile if roll < 0.5 else _near_tile(tile, rng)
-            away = abs(other[0] - reference[0]) + abs(other[1] - reference[1])
+            away = steps_between(reference, other)
             return Nearest(other, steps if roll > 0.9 else away)
         case Seen(tile, size, name):
             if roll < 0.15:
