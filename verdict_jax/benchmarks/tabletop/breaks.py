@@ -201,8 +201,7 @@ def _named(thing: Thing) -> tuple[Name, Tile]:
 
 def _walk_onto(thing: Thing, before: Walked, asked: Asked, scene: Scene) -> Walked:
     reference = scene.by_name[asked.reference].tile if asked.names else None
-    has_word = asked.word is not None and thing.has(asked.word)
-    counts = asked.counts(thing.tile, has_word, reference)
+    counts = asked.counts(thing, reference)
     so_far = before.count - before.counts
     return Walked(thing.size, thing.name, thing.tile, counts, so_far + counts)
 

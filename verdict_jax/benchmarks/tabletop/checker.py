@@ -28,6 +28,7 @@ from verdict_jax.benchmarks.tabletop.scene import (
     Name,
     Scene,
     Size,
+    Thing,
     Tile,
     offset_towards,
     steps_between,
@@ -108,12 +109,11 @@ def is_grounded(meaning: Meaning, asked: Asked, scene: Scene, accepted: Known) -
             if not _stands(scene, name, tile, size):
                 return False
             reference = scene.by_name[asked.reference].tile if asked.names else None
-            has_word = asked.word is not None and scene.by_tile[tile].has(asked.word)
             upcoming = scene.after(last)
             return (
                 bool(upcoming)
                 and upcoming[0].tile == tile
-                and counts == asked.counts(tile, has_word, reference)
+                and counts == asked.counts(upcoming[0], reference)
             )
         case Ended(count):
             return not scene.after(last) and count == _true_count(asked, scene)
@@ -145,10 +145,7 @@ def _is_chosen(asked: Asked, scene: Scene, name: Name, extreme: str) -> bool:
 
 def _true_count(asked: Asked, scene: Scene) -> int:
     reference = scene.by_name[asked.reference].tile if asked.names else None
-    return sum(
-        asked.counts(t.tile, asked.word is not None and t.has(asked.word), reference)
-        for t in scene.things
-    )
+    return sum(asked.counts(thing, reference) for thing in scene.things)
 
 
 def fits(meaning: Meaning, asked: Asked, accepted: Known) -> bool:
@@ -188,8 +185,7 @@ def fits(meaning: Meaning, asked: Asked, accepted: Known) -> bool:
                 return False
             if asked.family == "count_beside" and reference is None:
                 return False
-            has_word = asked.word in (size, *name)
-            counted = asked.counts(tile, has_word, reference)
+            counted = asked.counts(Thing(tile, *name, size), reference)
             return counts == counted and count == (before.count if before else 0) + counts
         case Ended(count):
             walked = accepted.walked

@@ -111,19 +111,18 @@ class Asked:
                 }[str(self.direction)]
                 return f"How many things are {where} {named}?"
 
-    def counts(self, thing_tile: Tile, has_word: bool, reference: Tile | None) -> bool:
+    def counts(self, thing: Thing, reference: Tile | None) -> bool:
         """Whether a walk counts a thing.
 
         Args:
-            thing_tile: where it stands.
-            has_word: whether it has `word` (family count).
+            thing: what the walk comes to.
             reference: where the thing referred to stands (family count_beside).
         """
         if self.family == "count":
-            return has_word
+            return self.word is not None and thing.has(self.word)
         if reference is None or self.direction is None:
             return False
-        return offset_towards(thing_tile, self.direction) > offset_towards(
+        return offset_towards(thing.tile, self.direction) > offset_towards(
             reference, self.direction
         )
 
@@ -166,9 +165,7 @@ def _walk(asked: Asked, scene: Scene) -> tuple[Meaning, ...]:
     count = 0
     reference = scene.by_name[asked.names[0]].tile if asked.names else None
     for thing in scene.things:
-        counted = asked.counts(
-            thing.tile, asked.word is not None and thing.has(asked.word), reference
-        )
+        counted = asked.counts(thing, reference)
         count += counted
         steps.append(Walked(thing.size, thing.name, thing.tile, counted, count))
     return (*steps, Ended(count))
