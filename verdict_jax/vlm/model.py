@@ -54,11 +54,19 @@ def _head(
     config: TextConfig, ends: DecoderEnds, hidden: Float[Array, "*batch width"]
 ) -> Float[jax.Array, "*batch vocab"]:
     """Logits in float32."""
-    if config.tie_word_embeddings:
-        kernel = ends.embed_tokens.embedding[...].T
-    else:
-        kernel = ends.lm_head.linear.kernel[...]
+    kernel = _output_embedding(config, ends).T
     return jnp.matmul(hidden, kernel, preferred_element_type=jnp.float32)
+
+
+def _output_embedding(config: TextConfig, ends: DecoderEnds) -> Float[jax.Array, "vocab width"]:
+    if config.tie_word_embeddings:
+        return ends.embed_tokens.embedding[...]
+    return ends.lm_head.linear.kernel[...].T
+
+
+def output_embedding(config: Config, params: Params) -> Float[jax.Array, "vocab width"]:
+    """The row of each token id whose product with a final hidden state is the id's logit."""
+    return _output_embedding(config.text, bind_ends(config.text, params["text"]))
 
 
 def forward_hidden(
