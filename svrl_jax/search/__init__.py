@@ -1,0 +1,1 @@
+"""Search: tools that bring evidence, a cache before them, batches of requests."""
