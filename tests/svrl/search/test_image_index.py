@@ -113,7 +113,8 @@ def test_colours_in_oklab() -> None:
     # from Ottosson's description: white has lightness 1 and no colour; sRGB red, green, blue
     rgb = np.array([[1, 1, 1], [0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]], np.float64)
     expected = [
-        [1, 0, 0], [0, 0, 0], [0.628, 0.225, 0.126], [0.866, -0.234, 0.179], [0.452, -0.032, -0.312],
+        [1, 0, 0], [0, 0, 0], [0.628, 0.225, 0.126], [0.866, -0.234, 0.179],
+        [0.452, -0.032, -0.312],
     ]  # fmt: skip
     np.testing.assert_allclose(oklab(rgb), expected, atol=1e-3)
 
