@@ -109,16 +109,25 @@ def test_torch_is_a_test_oracle_only() -> None:
     assert not found
 
 
+OPTIONAL = {"svrl_jax.search.dynamodb_store": "dynamodb"}
+"""Modules that an extra is needed for: no other module of the packages imports them."""
+
+
 def test_packages_import_declared_dependencies_only() -> None:
     """What comes with an extra only, or by way of another package, may be missing for a user."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    declared = {
-        canonical(re.split(r"[^\w.-]", requirement, maxsplit=1)[0])
-        for requirement in project["dependencies"]
-    }
     installed = packages_distributions()
     found = []
     for path in sources(*PACKAGES):
+        extra = OPTIONAL.get(module_name(path))
+        extras = project["optional-dependencies"][extra] if extra else []
+        declared = {
+            canonical(re.split(r"[^\w.-]", requirement, maxsplit=1)[0])
+            for requirement in [*project["dependencies"], *extras]
+        }
+        found += [
+            f"{module_name(path)} imports {name}" for name in sorted(imports_of(path) & {*OPTIONAL})
+        ]
         for top in sorted({name.split(".")[0] for name in imports_of(path)}):
             distributions = {canonical(name) for name in installed.get(top, [])}
             if top not in {*stdlib_module_names, *PACKAGES} and not distributions & declared:

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Literal, Protocol
+from typing import Generic, Literal, Protocol, runtime_checkable
 
 from PIL import Image
 
@@ -59,6 +59,7 @@ class CacheKey:
         return json.dumps(fields, ensure_ascii=False)
 
 
+@runtime_checkable
 class Store(Protocol):
     """Where a cache keeps its entries; may be used by several threads and processes."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Protocol, TypedDict
+from typing import Protocol, TypedDict, runtime_checkable
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -23,6 +23,7 @@ class _Found(TypedDict, total=False):
     Item: Mapping[str, _Text]
 
 
+@runtime_checkable
 class DynamoClient(Protocol):
     """What is used of `boto3.client("dynamodb")`."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TypeVar
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import httpx2
 
@@ -200,12 +200,14 @@ def check_url(url: str) -> str:
         ValueError: it is none; the message does not repeat it.
     """
     try:
-        parsed = httpx2.URL(url)
-    except httpx2.InvalidURL:
+        parsed = urlsplit(url)
+        port = parsed.port
+        httpx2.URL(url)
+    except (ValueError, httpx2.InvalidURL):
         raise ValueError("the endpoint is no URL") from None
-    if parsed.scheme not in ("http", "https") or not parsed.host:
+    if parsed.scheme not in ("http", "https") or not parsed.hostname or port == 0:
         raise ValueError("the endpoint is no URL that begins with http:// or https://")
-    if parsed.userinfo or parsed.query:
+    if "@" in parsed.netloc or parsed.query:
         raise ValueError("the endpoint's URL holds a user or a query: it would be logged")
     return url
 

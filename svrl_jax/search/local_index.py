@@ -1,4 +1,20 @@
-"""Text search over a local corpus: SQLite's FTS5, ranked by BM25."""
+"""Text search over a local corpus: SQLite's FTS5, ranked by BM25.
+
+FTS5 and not tantivy 0.27: it ranks as well, comes with Python, and the milliseconds of a query are
+little beside a turn of the policy (and are paid once, behind the cache). On 30,000 snippets
+of the World Factbook and 200 questions of the form "What is the FIELD of NAME?", CPU time on a busy
+machine with two cores, by scripts/bench/search_index.py:
+
+| index                      | build  | median query | recall@5 | MRR  | to install        |
+|----------------------------|--------|--------------|----------|------|-------------------|
+| this one                   | 0.85 s | 26 ms        | .945     | .883 | nothing           |
+| FTS5 bare                  | 0.43 s | 37 ms        | .945     | .880 | nothing           |
+| tantivy, title beside text | 1.09 s | 0.8 ms       | .820     | .632 | 5 MB, 17 unpacked |
+| tantivy, one joined field  | 1.01 s | 0.5 ms       | .945     | .880 | 5 MB, 17 unpacked |
+
+Queries of two or three words take a third of that. A corpus of millions belongs behind a retrieval
+server.
+"""
 
 from __future__ import annotations
 

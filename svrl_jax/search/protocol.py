@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from PIL import Image
 
@@ -76,6 +76,7 @@ Hit = TypeVar("Hit", Snippet, ImageHit)
 HitOut = TypeVar("HitOut", Snippet, ImageHit, covariant=True)
 
 
+@runtime_checkable
 class SearchTool(Protocol[QueryIn, HitOut]):
     """A backend, or a cache before one."""
 
