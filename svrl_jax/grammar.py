@@ -225,6 +225,11 @@ def _only_answer(reader: _Reader) -> str | None:
     return reader.texts[opened + 1].strip() or None
 
 
+def defuse(text: str) -> str:
+    """A tool's text in which no tag of the grammar stands: its angle brackets become round."""
+    return _TAG.sub(lambda tag: tag[0].replace("<", "(").replace(">", ")"), text)
+
+
 def render(turn: Turn) -> str:
     """The turn as the model writes it; `parse` reads it back if no text holds a tag."""
     parts = [f"<reason>{turn.reason}</reason>"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, Protocol
 
 import chex
 import jax
@@ -70,12 +71,10 @@ class Layout:
     """How an update is computed; the result is the same but for rounding.
 
     Attributes:
-        completion_tokens: room for the trained tokens of a row: the head runs on these alone.
         micro_batches: parts of the batch that are computed one after the other; divides the rows.
         remat: recompute each layer in the backward pass instead of storing it.
     """
 
-    completion_tokens: int
     micro_batches: int = 1
     remat: bool = False
 
@@ -123,20 +122,85 @@ def completion_logprobs(
 def _rows(batch: TrainBatch, start: Int[Array, ""], count: int) -> TrainBatch:
     """Rows `start` to `start + count`; without pictures, whose features belong to all rows."""
 
-    def of(values: Array, axis: int = 0) -> jax.Array:
-        return jax.lax.dynamic_slice_in_dim(jnp.asarray(values), start, count, axis)
+    def of(values: Array) -> jax.Array:
+        return jax.lax.dynamic_slice_in_dim(jnp.asarray(values), start, count)
 
-    inputs = batch.inputs
     return TrainBatch(
-        ModelInputs(
-            of(inputs.tokens), of(inputs.positions, 1), of(inputs.mask), of(inputs.feature_ids)
-        ),
+        _part_of_inputs(batch.inputs, start, count),
         None,
         of(batch.completion_mask),
         of(batch.advantages),
         of(batch.scorable),
         of(batch.old_logprobs),
         of(batch.ref_logprobs),
+    )
+
+
+class TrainStep(Protocol):
+    """(state, frozen, batch, suppressed, completion_tokens) -> (state, metrics)."""
+
+    def __call__(
+        self,
+        state: TrainState,
+        frozen: Params,
+        batch: TrainBatch,
+        suppressed: Array,
+        completion_tokens: int,
+    ) -> tuple[TrainState, Metrics]:
+        """One update.
+
+        Args:
+            state: its buffers are given away.
+            frozen: the parameters that are not trained.
+            batch: rollouts with their advantages.
+            suppressed: ids that the sampler never draws.
+            completion_tokens: room for the trained tokens of a row, static: the head runs on these
+                alone.
+        """
+        ...
+
+
+@partial(jax.jit, static_argnames=("config", "completion_tokens", "parts"))
+def row_logprobs(
+    config: Config,
+    params: Params,
+    inputs: ModelInputs,
+    features: Float[Array, "images units width"] | None,
+    suppressed: Bool[Array, "vocab"],
+    completion_mask: Bool[Array, "rows time"],
+    completion_tokens: int,
+    parts: int,
+) -> Float[jax.Array, "rows time"]:
+    """Log-probabilities of the trained tokens in their places, 0 elsewhere: a reference policy's.
+
+    Args:
+        config: the model (static).
+        params: of the reference.
+        inputs, features, suppressed: as of `completion_logprobs`.
+        completion_mask: True for trained tokens.
+        completion_tokens: room for those of a row (static).
+        parts: groups of rows that are computed one after the other (static); divides the rows.
+    """
+    rows = completion_mask.shape[0]
+    count = rows // parts
+
+    def part(start: jax.Array) -> jax.Array:
+        own = _part_of_inputs(inputs, start, count)
+        mask = jax.lax.dynamic_slice_in_dim(jnp.asarray(completion_mask), start, count)
+        places, real = completion_places(mask, completion_tokens)
+        found = completion_logprobs(config, params, own, features, suppressed, places).logprobs
+        empty = jnp.zeros(mask.shape, jnp.float32)
+        return empty.at[jnp.arange(count)[:, None], places].add(jnp.where(real, found, 0.0))
+
+    return jax.lax.map(part, jnp.arange(0, rows, count)).reshape(completion_mask.shape)
+
+
+def _part_of_inputs(inputs: ModelInputs, start: Int[Array, ""], count: int) -> ModelInputs:
+    def of(values: Array, axis: int = 0) -> jax.Array:
+        return jax.lax.dynamic_slice_in_dim(jnp.asarray(values), start, count, axis)
+
+    return ModelInputs(
+        of(inputs.tokens), of(inputs.positions, 1), of(inputs.mask), of(inputs.feature_ids)
     )
 
 
@@ -157,10 +221,8 @@ def make_train_step(
     objective: Objective,
     optimizer: optax.GradientTransformation,
     layout: Layout,
-) -> Callable[[TrainState, Params, TrainBatch, Array], tuple[TrainState, Metrics]]:
-    """The jitted update (state, frozen, batch, suppressed) -> (state, metrics).
-
-    The state's buffers are donated. Each set of shapes is compiled once.
+) -> TrainStep:
+    """The jitted update. The state's buffers are donated; each set of shapes is compiled once.
 
     Args:
         config: the model.
@@ -177,8 +239,9 @@ def make_train_step(
         part: TrainBatch,
         suppressed: Array,
         rows: int,
+        completion_tokens: int,
     ) -> tuple[Array, _Sums]:
-        places, real = completion_places(part.completion_mask, layout.completion_tokens)
+        places, real = completion_places(part.completion_mask, completion_tokens)
 
         def at_places(values: Array) -> jax.Array:
             return jnp.take_along_axis(jnp.asarray(values), places, axis=1)
@@ -201,7 +264,11 @@ def make_train_step(
         return parts.loss, sums
 
     def train_step(
-        state: TrainState, frozen: Params, batch: TrainBatch, suppressed: Array
+        state: TrainState,
+        frozen: Params,
+        batch: TrainBatch,
+        suppressed: Array,
+        completion_tokens: int,
     ) -> tuple[TrainState, Metrics]:
         rows = batch.advantages.shape[0]
         chex.assert_shape([batch.advantages, batch.scorable], (rows,))
@@ -226,7 +293,9 @@ def make_train_step(
             carry: tuple[Params, _Sums], start: jax.Array
         ) -> tuple[tuple[Params, _Sums], None]:
             part = _rows(batch, start, count)
-            gradients, sums = gradient_of(state.trained, features, frozen, part, suppressed, rows)
+            gradients, sums = gradient_of(
+                state.trained, features, frozen, part, suppressed, rows, completion_tokens
+            )
             return jax.tree.map(jnp.add, carry, (gradients, sums)), None
 
         nothing = jax.tree.map(jnp.zeros_like, (state.trained, features))
@@ -253,4 +322,4 @@ def make_train_step(
         )
         return TrainState(trained, optimizer_state, state.step + 1), metrics
 
-    return jax.jit(train_step, donate_argnums=0)
+    return jax.jit(train_step, donate_argnums=0, static_argnames="completion_tokens")

@@ -37,15 +37,17 @@ class TextResult:
 
     Attributes:
         proposed: the queries of the turn.
-        run: those that were executed: one, or several under a larger budget.
+        run: those that were executed: one, several under a larger budget, none at a limit.
         snippets: in the order the policy reads them.
         error: why there is none, if the backend failed.
+        ranks: of each snippet with the search engine, 0 for its best.
     """
 
     proposed: tuple[str, ...]
     run: tuple[str, ...]
     snippets: tuple[Snippet, ...]
     error: str | None = None
+    ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -72,13 +72,13 @@ class Call:
     Attributes:
         url: without secrets.
         parameters: of the URL's query.
-        body: sent by POST as JSON; None for a GET.
+        body: sent by POST as JSON, so strings, numbers, lists and objects; None for a GET.
         secret_headers, secret_parameters: hold an API key; shown nowhere.
     """
 
     url: str
     parameters: Mapping[str, str] = field(default_factory=dict)
-    body: Mapping[str, str | int | bool | list[str]] | None = None
+    body: Mapping[str, object] | None = None
     secret_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     secret_parameters: Mapping[str, str] = field(default_factory=dict, repr=False)
 

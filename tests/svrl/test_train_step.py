@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import replace
 
 import jax
@@ -21,9 +20,11 @@ from svrl_jax.train_step import (
     Layout,
     Metrics,
     TrainState,
+    TrainStep,
     completion_logprobs,
     completion_places,
     make_train_step,
+    row_logprobs,
 )
 from verdict_jax.vlm import model
 from verdict_jax.vlm.inputs import ModelInputs, PatchBatch
@@ -98,8 +99,8 @@ forward = jax.jit(model.forward, static_argnums=0)
 @functools.cache
 def step_of(
     compose: Compose = whole, micro_batches: int = 1, objective: Objective = OBJECTIVE
-) -> Callable[[TrainState, Params, TrainBatch, np.ndarray], tuple[TrainState, Metrics]]:
-    layout = Layout(TOKENS, micro_batches)
+) -> TrainStep:
+    layout = Layout(micro_batches)
     return make_train_step(CONFIG, compose, objective, optax.sgd(1.0), layout)
 
 
@@ -118,7 +119,9 @@ def update(
     state = TrainState(mine, optax.sgd(1.0).init(mine), jnp.zeros((), jnp.int32))
     suppressed = np.asarray(tiny_vlm.tiny_vlm().masks.suppressed)
     step = step_of(compose, micro_batches, objective)
-    after, metrics = step(state, frozen if frozen is not None else {}, given, suppressed)
+    after, metrics = step(
+        state, frozen if frozen is not None else {}, given, suppressed, completion_tokens=TOKENS
+    )
     assert int(after.step) == 1
     return jax.tree.map(lambda a, b: np.asarray(a - b), after.trained, trained), metrics
 
@@ -154,6 +157,17 @@ def test_log_probs_are_those_of_a_whole_forward_pass() -> None:
     np.testing.assert_allclose(
         np.asarray(found.logprobs)[np.asarray(real)], expected[np.asarray(real)], atol=1e-4
     )
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_the_references_log_probs_stand_in_their_places(parts: int) -> None:
+    patches, inputs = pictures()
+    params, masks = tiny_vlm.tiny_params(), tiny_vlm.tiny_vlm().masks
+    mask = np.asarray(batch().completion_mask)
+    features = encode(CONFIG, params, patches)
+    found = row_logprobs(CONFIG, params, inputs, features, masks.suppressed, mask, TOKENS, parts)
+    expected = np.where(mask, plain_logprobs(params, inputs, patches), 0)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 def test_the_picture_moves_the_log_probs() -> None:

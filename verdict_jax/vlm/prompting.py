@@ -203,6 +203,32 @@ def frame(
     return around
 
 
+@functools.lru_cache(maxsize=100)
+def reply_frame(tokenizer: PreTrainedTokenizerFast, config: Config) -> Frame:
+    """What stands between two turns of the assistant, around the user's text.
+
+    Its opening begins behind the end-of-turn token, which the model wrote itself. Cached, so its
+    arrays are read-only.
+
+    Raises:
+        TokenizerError: as `render_prompt`.
+    """
+    messages = (
+        Message("user", ("?",)),
+        Message("assistant", ("!",)),
+        Message("user", (Marker.SLOT,)),
+    )
+    pieces = render_prompt(tokenizer, config, messages, add_generation_prompt=True)
+    said = pieces.index(Text("!"))
+    opening, closing = split_at_slot(pieces[said + 1 :])
+    ids = encode_prompt(tokenizer, opening)
+    if len(ids) and int(ids[0]) in config.eos_token_ids:
+        ids = ids[1:]
+    around = Frame(ids, encode_prompt(tokenizer, closing))
+    around.opening.flags.writeable = around.closing.flags.writeable = False
+    return around
+
+
 def prompt_row(
     config: Config, parts: tuple[Int32[np.ndarray, "_"], ...], pictures: tuple[Picture, ...]
 ) -> TokenRow:
