@@ -30,9 +30,10 @@ from verdict_jax.benchmarks.benchmark import Benchmark
 from verdict_jax.benchmarks.catalogue import BENCHMARKS
 from verdict_jax.benchmarks.examples import Break, JudgeExample
 from verdict_jax.benchmarks.tabletop.checker import first_fault
+from verdict_jax.benchmarks.tabletop.lessons import judgement
 from verdict_jax.benchmarks.tabletop.picture import PIXELS
-from verdict_jax.benchmarks.tabletop.scenes import judgement
 from verdict_jax.bundled import bundled_checkpoint
+from verdict_jax.defaults import MAX_STEPS
 from verdict_jax.judges import VLMPanel
 from verdict_jax.prompts import STEP_DELIMITER
 from verdict_jax.protocols import Candidate, Question
@@ -88,7 +89,7 @@ def greedy_traces(vlm: VLM, questions: Sequence[Question], batch_size: int) -> l
     greedy = base_reasoner(VLMReasoner(vlm, SamplingSettings(max_tokens=64)))
     traces: list[Trace] = []
     for batch in track([*batches(questions, batch_size)], "answering"):
-        traces += reason(batch, greedy, rule="first", n=1, max_steps=14).traces
+        traces += reason(batch, greedy, rule="first", n=1, max_steps=MAX_STEPS).traces
     return traces
 
 
@@ -193,7 +194,7 @@ def show_accuracy(console: Console, title: str, figures: Mapping[str, dict[str, 
 
 
 def main(args: Args) -> None:
-    vlm = load_vlm(args.model or bundled_checkpoint("easy_vqa"), jnp.float32)
+    vlm = load_vlm(args.model or bundled_checkpoint(), jnp.float32)
     console = Console()
     benchmark = BENCHMARKS[args.world](args.questions)
     traces = greedy_traces(vlm, benchmark.questions, args.batch)

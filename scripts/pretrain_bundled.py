@@ -1,7 +1,8 @@
 """Trains the bundled model on tabletop and easy-vqa, from nothing: `python scripts/pretrain_bundled.py`.
 
-Three stages: the vision tower on what stands where; the whole model on chains and judgements; the
-judges on steps that the model itself proposed, beside broken right ones. Reads the tokenizer of
+Five stages: the vision tower on what stands where; the whole model on drills that ask for it, on
+tables that fill up; the same on full tables; chains and judgements; the judges on steps that the
+model itself proposed, beside broken right ones. Reads the tokenizer of
 scripts/build_bundled_tokenizer.py. Killed at any point, the same command goes on from the last
 checkpoint. At the end it writes the model into --out in the published file format;
 scripts/evaluate_bundled.py prints the held-out figures.
@@ -26,9 +27,9 @@ from jaxtyping import Int
 from rich.progress import track
 
 from verdict_jax import prompts
-from verdict_jax.benchmarks import easy_vqa_scenes
+from verdict_jax.benchmarks import easy_vqa_lessons
 from verdict_jax.benchmarks.tabletop import draw_table
-from verdict_jax.benchmarks.tabletop import scenes as tabletop_scenes
+from verdict_jax.benchmarks.tabletop import lessons as tabletop_lessons
 from verdict_jax.benchmarks.tabletop.own_steps import (
     OwnSteps,
     draw_own,
@@ -36,8 +37,9 @@ from verdict_jax.benchmarks.tabletop.own_steps import (
     sampled_table,
 )
 from verdict_jax.benchmarks.tabletop.picture import PIXELS
+from verdict_jax.benchmarks.tabletop.scene import FEWEST, MOST
 from verdict_jax.json_records import decode, encode
-from verdict_jax.packing import PackedBatch, Packer, PictureBatch, Scene, pack_pictures
+from verdict_jax.packing import Lesson, PackedBatch, Packer, PictureBatch, pack_pictures
 from verdict_jax.reasoner import VLMReasoner
 from verdict_jax.run_folder import RunFolder, open_run
 from verdict_jax.supervised import Schedule, fit, init_with_heads, language_loss, vision_loss
@@ -87,7 +89,7 @@ PREPROCESSOR = {
     "do_convert_rgb": True,
 }
 
-CLASSES = (*easy_vqa_scenes.CLASSES, *tabletop_scenes.CLASSES)
+CLASSES = (*easy_vqa_lessons.CLASSES, *tabletop_lessons.CLASSES)
 """Of the auxiliary heads, side by side."""
 
 OWN_STEPS = "own_steps.jsonl"
@@ -101,26 +103,32 @@ class Args:
     """Updates of the vision tower alone."""
     pictures: int = 32
     """Pictures of a batch of that stage, one in eight from easy-vqa."""
-    steps: int = 1800
-    """Updates of the whole model, on chains and judgements."""
+    reading_steps: int = 900
+    """Updates of the whole model on reading drills, on tables that fill up."""
+    full_steps: int = 600
+    """The same on full tables, with a learning rate that starts anew."""
+    readings: int = 16
+    """Pictures of a batch of these two stages, one of them from easy-vqa."""
+    steps: int = 1200
+    """Updates of the whole model on chains and judgements."""
     own_steps: int = 500
-    """Updates of the third stage, on the model's own steps too."""
-    scenes: int = 8
-    """Pictures of a batch of the second and third stage, one of them from easy-vqa."""
+    """Updates of the last stage, on the model's own steps too."""
+    lessons: int = 8
+    """Pictures of a batch of the last two stages, one of them from easy-vqa."""
     width: int = 448
     """Tokens of a training row."""
     learning_rate: float = 2e-3
-    """Of AdamW, at the plateau of the first two stages; half of it in the third."""
+    """Of AdamW, at the plateau; half of it in the last stage."""
     judge_weight: float = 8.0
-    """Loss weight of a judge's reply in the second stage; a token of a chain has 1."""
+    """Loss weight of a judge's reply in the fourth stage; a token of a chain has 1."""
     own_weight: float = 20.0
-    """The same in the third stage."""
+    """The same in the last stage."""
     sampled: int = 2560
     """Tables about which the model's own steps are sampled."""
     temperature: float = 1.0
     """Of that sampling: above the 0.8 of inference, for more slips."""
     auxiliary_weight: float = 0.3
-    """Loss weight of the auxiliary heads in the second and third stage."""
+    """Loss weight of the auxiliary heads, after the first stage."""
     seed: int = 0
     """Of parameters and data."""
     checkpoints: Path = Path("checkpoints/bundled")
@@ -166,7 +174,7 @@ def beside(easy: Labels | None, table: Labels | None) -> Labels:
     known = easy if easy is not None else table
     assert known is not None
     labels = np.full((len(known), len(CLASSES)), -1, np.int32)
-    first = len(easy_vqa_scenes.CLASSES)
+    first = len(easy_vqa_lessons.CLASSES)
     labels[:, slice(0, first) if known is easy else slice(first, None)] = known
     return labels
 
@@ -175,23 +183,52 @@ def picture_batch(config: Config, processor: ImageProcessor, args: Args, step: i
     """The data of one step of the first stage, a pure function of it."""
     rng = np.random.default_rng((args.seed, 1, step))
     pictures, labels = [], []
-    for path in easy_vqa_scenes.draw_paths(args.pictures // 8, rng):
-        picture, easy = easy_vqa_scenes.draw_picture(processor, path, TOKEN, rng)
+    for path in easy_vqa_lessons.draw_paths(args.pictures // 8, rng):
+        picture, easy = easy_vqa_lessons.draw_picture(processor, path, TOKEN, rng)
         pictures.append(picture)
         labels.append(beside(easy, None))
     while len(pictures) < args.pictures:
         table = draw_table("train", "train", rng)
-        picture, own = tabletop_scenes.label_picture(processor, table, TOKEN)
+        picture, own = tabletop_lessons.label_picture(processor, table.scene, table.picture, TOKEN)
         pictures.append(picture)
         labels.append(beside(None, own))
     return pack_pictures(config, pictures, labels)[0]
 
 
-def easy_scene(processor: ImageProcessor, rng: np.random.Generator) -> Scene:
+def easy_lesson(processor: ImageProcessor, rng: np.random.Generator) -> Lesson:
     """A picture of easy-vqa with all its questions."""
-    (path,) = easy_vqa_scenes.draw_paths(1, rng)
-    scene = easy_vqa_scenes.draw_scene(processor, path, TOKEN, rng)
-    return replace(scene, attributes=beside(scene.attributes, None))
+    (path,) = easy_vqa_lessons.draw_paths(1, rng)
+    lesson = easy_vqa_lessons.draw_lesson(processor, path, TOKEN, rng)
+    return replace(lesson, attributes=beside(lesson.attributes, None))
+
+
+def things_at(share: float) -> tuple[int, int]:
+    """How many things are on the tables of the drills: few first.
+
+    Args:
+        share: of the reading stage that is done.
+    """
+    return (2, 4) if share < 0.3 else (3, 6) if share < 0.5 else (FEWEST, MOST)
+
+
+def drill_batch(
+    packer: Packer, processor: ImageProcessor, args: Args, first: int, step: int
+) -> PackedBatch:
+    """The data of one step of the stages of drills, a pure function of it.
+
+    Args:
+        packer, processor, args: of the run.
+        first: steps of drills before the stage.
+        step: of the stage.
+    """
+    rng = np.random.default_rng((args.seed, 3, first + step))
+    things = things_at((first + step) / args.reading_steps)
+    lessons = []
+    for _ in range(args.readings - 1):
+        lesson = tabletop_lessons.draw_reading(processor, TOKEN, things, rng)
+        lessons.append(replace(lesson, attributes=beside(None, lesson.attributes)))
+    lessons.append(easy_lesson(processor, rng))
+    return packer.pack_chains(lessons)
 
 
 def read_out_of(step: int) -> prompts.ReadOut:
@@ -200,29 +237,29 @@ def read_out_of(step: int) -> prompts.ReadOut:
 
 
 def packed_batch(packer: Packer, processor: ImageProcessor, args: Args, step: int) -> PackedBatch:
-    """The data of one step of the second stage, a pure function of it."""
+    """The data of one step of the fourth stage, a pure function of it."""
     rng = np.random.default_rng((args.seed, 2, step))
-    scenes = []
-    for _ in range(args.scenes - 1):
-        scene = tabletop_scenes.draw_scene(processor, TOKEN, rng)
-        scenes.append(replace(scene, attributes=beside(None, scene.attributes)))
-    scenes.append(easy_scene(processor, rng))
-    return packer.pack(scenes, read_out_of(step))
+    lessons = []
+    for _ in range(args.lessons - 1):
+        lesson = tabletop_lessons.draw_lesson(processor, TOKEN, rng)
+        lessons.append(replace(lesson, attributes=beside(None, lesson.attributes)))
+    lessons.append(easy_lesson(processor, rng))
+    return packer.pack(lessons, read_out_of(step))
 
 
-def own_scene(
+def own_lesson(
     processor: ImageProcessor, seed: int, nodes: Sequence[OwnSteps], rng: np.random.Generator
-) -> Scene:
+) -> Lesson:
     """A table with its chain; of the judgements two thirds are of the model's own steps."""
     table = sampled_table(seed, nodes[0].table)
     (item,) = table.items
-    picture, labels = tabletop_scenes.label_picture(processor, table, TOKEN)
-    judgements = [tabletop_scenes.judgement(item, rng) for _ in range(4)]
+    picture, labels = tabletop_lessons.label_picture(processor, table.scene, table.picture, TOKEN)
+    judgements = [tabletop_lessons.judgement(item, rng) for _ in range(4)]
     judgements += draw_own(item, nodes, 8, rng)
     order = rng.permutation(len(judgements))
-    return Scene(
+    return Lesson(
         picture,
-        (tabletop_scenes.right_chain(item),),
+        (tabletop_lessons.right_chain(item),),
         tuple(judgements[i] for i in order),
         beside(None, labels),
     )
@@ -235,12 +272,12 @@ def own_batch(
     nodes: Mapping[int, Sequence[OwnSteps]],
     step: int,
 ) -> PackedBatch:
-    """The data of one step of the third stage, a pure function of it and of the sampled steps."""
+    """The data of one step of the last stage, a pure function of it and of the sampled steps."""
     rng = np.random.default_rng((args.seed, 4, step))
-    tables = rng.choice(sorted(nodes), args.scenes - 1)
-    scenes = [own_scene(processor, args.seed, nodes[int(table)], rng) for table in tables]
-    scenes.append(easy_scene(processor, rng))
-    return packer.pack(scenes, read_out_of(step))
+    tables = rng.choice(sorted(nodes), args.lessons - 1)
+    lessons = [own_lesson(processor, args.seed, nodes[int(table)], rng) for table in tables]
+    lessons.append(easy_lesson(processor, rng))
+    return packer.pack(lessons, read_out_of(step))
 
 
 def sampled_steps(
@@ -289,6 +326,20 @@ def train(run: RunFolder, args: Args) -> None:
         args.checkpoints / "vision",
     )
     packer = Packer(config, tokenizer, args.width, args.judge_weight)
+    params = fit(
+        language_loss(config, CLASSES, args.auxiliary_weight),
+        params,
+        Schedule(args.reading_steps, args.learning_rate),
+        functools.partial(drill_batch, packer, processor, args, 0),
+        args.checkpoints / "reading",
+    )
+    params = fit(
+        language_loss(config, CLASSES, args.auxiliary_weight),
+        params,
+        Schedule(args.full_steps, args.learning_rate),
+        functools.partial(drill_batch, packer, processor, args, args.reading_steps),
+        args.checkpoints / "full",
+    )
     params = fit(
         language_loss(config, CLASSES, args.auxiliary_weight),
         params,

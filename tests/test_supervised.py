@@ -18,7 +18,7 @@ from verdict_jax import prompts
 from verdict_jax.benchmarks.easy_vqa_steps import draw_chain, draw_judgement, items
 from verdict_jax.bundled import bundled_checkpoint
 from verdict_jax.judges import DEFAULT_JUDGES, VLMPanel
-from verdict_jax.packing import REPLIES, PackedBatch, Packer, PictureBatch, Scene, pack_pictures
+from verdict_jax.packing import REPLIES, Lesson, PackedBatch, Packer, PictureBatch, pack_pictures
 from verdict_jax.protocols import Candidate, Question
 from verdict_jax.reasoner import VLMReasoner
 from verdict_jax.supervised import (
@@ -58,13 +58,13 @@ def picture(rng: np.random.Generator) -> ProcessedImage:
     return ProcessedImage(patches, (4, 4))
 
 
-def scene(seed: int, chains: int = 2, judgements: int = 3) -> Scene:
+def lesson(seed: int, chains: int = 2, judgements: int = 3) -> Lesson:
     rng = np.random.default_rng(seed)
     pool = items("train")
     drawn = [pool[i] for i in rng.choice(len(pool), chains + judgements)]
     labels = np.full((4, 2), -1, np.int32)
     labels[int(rng.integers(4))] = rng.integers(8), rng.integers(3)
-    return Scene(
+    return Lesson(
         picture(rng),
         tuple(draw_chain(item, rng) for item in drawn[:chains]),
         tuple(draw_judgement(item, rng) for item in drawn[chains:]),
@@ -73,7 +73,7 @@ def scene(seed: int, chains: int = 2, judgements: int = 3) -> Scene:
 
 
 def batch(packer: Packer, step: int, size: int = 2) -> PackedBatch:
-    return packer.pack([scene(100 * step + i) for i in range(size)], "digits")
+    return packer.pack([lesson(100 * step + i) for i in range(size)], "digits")
 
 
 @jax.jit
@@ -98,21 +98,22 @@ def token_losses(params: Params, packed: PackedBatch) -> dict[tuple[int, int], l
 
 
 def test_a_packed_continuation_has_the_loss_it_has_alone(packer: Packer, params: Params) -> None:
-    both = [scene(1), scene(2)]
+    both = [lesson(1), lesson(2)]
     together = token_losses(params, packer.pack(both, "digits"))
     for index in range(2):
         alone = [
-            Scene(s.picture, (s.chains[index],), (s.judgements[index],), s.attributes) for s in both
+            Lesson(s.picture, (s.chains[index],), (s.judgements[index],), s.attributes)
+            for s in both
         ]
         single = token_losses(params, packer.pack(alone, "digits"))
-        # rows 0 and 2 hold the scenes' chains, rows 1 and 3 the visual judgements
+        # rows 0 and 2 hold the lessons' chains, rows 1 and 3 the visual judgements
         for row in range(4):
             np.testing.assert_allclose(together[row, index + 1], single[row, 1], rtol=0, atol=1e-5)
 
 
 def test_what_is_supervised_is_what_should_be_said(packer: Packer) -> None:
-    first = scene(3)
-    packed = packer.pack([first, scene(4)], "digits")
+    first = lesson(3)
+    packed = packer.pack([first, lesson(4)], "digits")
     tokenizer = packer.tokenizer
     said: dict[int, list[int]] = {}
     replies: dict[int, list[int]] = {}
@@ -134,7 +135,7 @@ def test_what_is_supervised_is_what_should_be_said(packer: Packer) -> None:
 
 
 def test_a_row_is_filled_to_its_width_and_no_further(packer: Packer) -> None:
-    full = packer.pack([scene(5, chains=20, judgements=20), scene(6)], "digits")
+    full = packer.pack([lesson(5, chains=20, judgements=20), lesson(6)], "digits")
     used = np.asarray(full.inputs.mask).sum(axis=1)
     assert used.max() <= packer.width
     assert used[0] > packer.width - 90
@@ -174,11 +175,13 @@ def in_the_picture(question: Question) -> tuple[Question, Picture]:
     return replace(question, images=(image,)), packed
 
 
+@pytest.mark.parametrize("choices", [(), ("yes", "no", "both", "neither")])
 def test_a_chain_is_trained_where_the_reasoner_writes_it(
-    packer: Packer, monkeypatch: pytest.MonkeyPatch
+    choices: tuple[str, ...], packer: Packer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = seen_rows(monkeypatch)
-    example = scene(1).chains[0]
+    drawn = lesson(1).chains[0]
+    example = replace(drawn, question=replace(drawn.question, choices=choices))
     question, picture = in_the_picture(example.question)
     VLMReasoner(tiny_vlm()).start([question])
     chain = plain_ids(packer.tokenizer, prompts.chain_text(example.steps))
@@ -205,7 +208,7 @@ def test_a_judgement_is_trained_where_the_panel_reads_it(
 
     monkeypatch.setattr(prefixes, "append", append)
     monkeypatch.setattr(prefixes, "ask", ask)
-    drawn = [example for seed in range(9) for example in scene(seed).judgements]
+    drawn = [example for seed in range(9) for example in lesson(seed).judgements]
     example = max(drawn, key=lambda example: len(example.accepted))
     assert example.accepted
     question, picture = in_the_picture(example.question)
@@ -232,11 +235,28 @@ def test_the_loss_promotes_no_type(dtype: jnp.dtype, packer: Packer, params: Par
     assert {part.dtype for part in (total, *parts.values())} == {jnp.dtype(jnp.float32)}
 
 
-def test_scenes_come_in_pairs(packer: Packer) -> None:
+def test_lessons_come_in_pairs(packer: Packer) -> None:
     with pytest.raises(ValueError, match="pairs"):
-        packer.pack([scene(1)], "digits")
+        packer.pack([lesson(1)], "digits")
     with pytest.raises(ValueError, match="no pictures"):
         packer.pack([], "digits")
+
+
+def test_chains_alone_are_a_row_a_lesson(packer: Packer) -> None:
+    packed = packer.pack_chains([lesson(1), lesson(2), lesson(3)])
+    assert packed.inputs.tokens.shape[0] == 3
+    with_judgements = packer.pack([lesson(1), lesson(2)], "digits")
+    for row, other in ((0, 0), (1, 2)):
+        np.testing.assert_array_equal(
+            packed.inputs.tokens[row], with_judgements.inputs.tokens[other]
+        )
+
+
+def test_a_row_has_one_system_prompt(packer: Packer) -> None:
+    one, two = lesson(1).chains
+    lettered = replace(two, question=replace(two.question, choices=("yes", "no")))
+    with pytest.raises(ValueError, match="share their system prompt"):
+        packer.pack_chains([replace(lesson(1), chains=(one, lettered))])
 
 
 def test_auxiliary_loss_reads_labelled_tokens_only(params: Params) -> None:

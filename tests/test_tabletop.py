@@ -21,19 +21,19 @@ from verdict_jax.benchmarks.examples import StepVerdict
 from verdict_jax.benchmarks.tabletop import (
     breaks,
     checker,
+    drills,
     language,
+    lessons,
     own_steps,
     picture,
     questions,
     scene,
-    scenes,
 )
 from verdict_jax.benchmarks.tabletop.language import meaning_of, sentence
 from verdict_jax.benchmarks.tabletop.questions import FAMILIES, Asked, chain
 from verdict_jax.benchmarks.tabletop.scene import Scene, Thing
 from verdict_jax.bundled import bundled_checkpoint
 from verdict_jax.cli import main
-from verdict_jax.protocols import Question
 from verdict_jax.vlm.config import load_config
 from verdict_jax.vlm.images import ImageProcessor, load_image_processor
 
@@ -633,17 +633,14 @@ def processor() -> ImageProcessor:
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "preprocessor_config.json").write_text(json.dumps(settings))
-        return load_image_processor(
-            Path(folder), load_config(bundled_checkpoint("easy_vqa")).vision
-        )
+        return load_image_processor(Path(folder), load_config(bundled_checkpoint()).vision)
 
 
 def test_a_token_is_labelled_with_what_stands_in_it() -> None:
     things = (Thing((1, 1), "red", "ball", "large"), Thing((6, 6), "white", "cone", "small"))
     lone = Scene(things)
     drawn = picture.render(lone, np.random.default_rng(0))
-    item = tabletop.Item(Question("q", "?"), COUNT, lone)
-    processed, labels = scenes.label_picture(processor(), tabletop.Table(drawn, (item,)), 16)
+    processed, labels = lessons.label_picture(processor(), lone, drawn, 16)
     assert processed.grid == (14, 14) and labels.shape == (49, 5)
     grid = labels.reshape(7, 7, 5)
     found = {tuple(place): tuple(grid[tuple(place)]) for place in np.argwhere(grid[..., 0] >= 0)}
@@ -657,12 +654,39 @@ def test_a_token_is_labelled_with_what_stands_in_it() -> None:
     assert near[0] > far[0] and near[1] < far[1]
 
 
-def test_a_training_scene_has_right_chains_and_labelled_steps() -> None:
-    scene_ = scenes.draw_scene(processor(), 16, np.random.default_rng(0))
-    assert len(scene_.chains) == 4 and len(scene_.judgements) == 8
-    again = scenes.draw_scene(processor(), 16, np.random.default_rng(0))
-    assert scene_.chains == again.chains and scene_.judgements == again.judgements
-    for example in scene_.chains:
+def test_drills_ask_for_what_stands_where() -> None:
+    things = (Thing((1, 1), "red", "ball", "large"), Thing((6, 2), "white", "cone", "small"))
+    drawn = drills.draw_drills(Scene(things), 9, np.random.default_rng(0))
+    said_ = {example.question.text: example.steps for example in drawn}
+    assert len(drawn) == 9
+    assert said_ == {
+        "How many things are on the table?": (
+            "Next is a large red ball on a1, yes, so 1.",
+            "Next is a small white cone on f2, yes, so 2.",
+            "Nothing else is there, so 2.",
+            "Answer: 2",
+        ),
+        "Where is the red ball?": ("The red ball is on a1.", "Answer: a1"),
+        "Where is the white cone?": ("The white cone is on f2.", "Answer: f2"),
+        "What is on a1?": ("On a1 is a large red ball.", "Answer: red ball"),
+        "What is on f2?": ("On f2 is a small white cone.", "Answer: white cone"),
+    }
+
+
+def test_tables_of_drills_are_train_tables_of_the_size_asked_for() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(4):
+        reading = lessons.draw_reading(processor(), 16, (2, 3), rng)
+        assert len(reading.chains[0].steps) - 2 in (2, 3)
+        assert not reading.judgements and not any(c.question.choices for c in reading.chains)
+
+
+def test_a_training_lesson_has_right_chains_and_labelled_steps() -> None:
+    drawn = lessons.draw_lesson(processor(), 16, np.random.default_rng(0))
+    assert len(drawn.chains) == 4 and len(drawn.judgements) == 8
+    again = lessons.draw_lesson(processor(), 16, np.random.default_rng(0))
+    assert drawn.chains == again.chains and drawn.judgements == again.judgements
+    for example in drawn.chains:
         letter = example.steps[-1].removeprefix("Answer: ")
         assert letter == example.question.answer
 

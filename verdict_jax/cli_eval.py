@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from verdict_jax.cli_models import ReadOutName, load, panels, use_compilation_cache, waiting
+from verdict_jax.cli_models import Method, load, use_compilation_cache, waiting
 from verdict_jax.command import Command, UserError
-from verdict_jax.defaults import CANDIDATES, EPSILON, STUBBORNNESS, TAU
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,78 +54,39 @@ class Eval(Command):
         int | None,
         tyro.conf.arg(help="The most questions.", help_behavior_hint="(default: all)"),
     ] = None
-    model: Annotated[
-        Path | None,
-        tyro.conf.arg(
-            metavar="DIR",
-            help="Folder of a Qwen2.5-VL checkpoint.",
-            help_behavior_hint="(default: the bundled model)",
-        ),
-    ] = None
-    judge_model: Annotated[
-        tuple[Path, ...],
-        tyro.conf.arg(
-            metavar="DIR...",
-            help="Folder of the judges' checkpoint, or three: of V, L and C.",
-            help_behavior_hint="(default: the reasoner's own model)",
-        ),
-    ] = ()
-    n: Annotated[int, tyro.conf.arg(help="Candidates per step.")] = CANDIDATES
-    tau: Annotated[float, tyro.conf.arg(help="Accepted steps have a settled mean above it.")] = TAU
-    epsilon: Annotated[float, tyro.conf.arg(help="Accepted steps have a dispersion below it.")] = (
-        EPSILON
-    )
-    stubbornness: Annotated[
-        tuple[float, float, float],
-        tyro.conf.arg(
-            metavar="V L C", help="How much each judge weighs its own score against its peers'."
-        ),
-    ] = STUBBORNNESS
-    temperature: Annotated[float, tyro.conf.arg(help="Of the sampling.")] = 0.8
-    max_steps: Annotated[int, tyro.conf.arg(help="The last step runs to the end.")] = 14
-    max_tokens: Annotated[int, tyro.conf.arg(help="Cap of one step.")] = 512
-    read_out: Annotated[
-        ReadOutName,
-        tyro.conf.arg(help="How judges reply: a digit 1-5, Yes or No, a number between 0 and 1."),
-    ] = "digits"
     batch: Annotated[int, tyro.conf.arg(help="Questions that are reasoned about together.")] = 64
+    method: Annotated[Method, tyro.conf.OmitArgPrefixes] = Method()
 
     def run(self) -> None:
         use_compilation_cache()
-        import numpy as np
         from rich.console import Console
 
         from verdict_jax.benchmarks.catalogue import BENCHMARKS
         from verdict_jax.evaluation import BASE, ORACLE, Participants, Plan, evaluate
         from verdict_jax.reasoner import VLMReasoner, base_reasoner
         from verdict_jax.reasoning import ArgumentError
-        from verdict_jax.rules import RULES, RuleParameters
+        from verdict_jax.rules import RULES
         from verdict_jax.run_folder import RunFolderError
-        from verdict_jax.vlm.sampling import SamplingSettings
 
         rules = self.rules if self.rules != (ALL,) else (BASE, *RULES, ORACLE)
         if self.seeds < 1 or (self.limit is not None and self.limit < 1):
             raise UserError("--seeds and --limit must be at least 1")
+        sampling = self.method.sampling
         try:
-            sampling = SamplingSettings(self.temperature, max_tokens=self.max_tokens)
             plan = Plan(
                 rules=rules,
                 seeds=tuple(range(self.seeds)),
-                parameters=RuleParameters(
-                    np.array(self.stubbornness), tau=self.tau, epsilon=self.epsilon
-                ),
-                n=self.n,
-                max_steps=self.max_steps,
+                parameters=self.method.parameters,
+                n=self.method.n,
+                max_steps=self.method.max_steps,
                 batch=self.batch,
             )
         except ValueError as error:
             raise UserError(str(error)) from error
         with waiting("reading the model and the questions"):
-            vlm = load(self.model)
+            vlm = load(self.method.model)
             reasoner = VLMReasoner(vlm, sampling)
-            who = Participants(
-                base_reasoner(reasoner), reasoner, panels(vlm, self.judge_model, self.read_out)
-            )
+            who = Participants(base_reasoner(reasoner), reasoner, self.method.panels(vlm))
             benchmark = BENCHMARKS[self.benchmark](self.limit)
         try:
             with _progress_bar() as tell:

@@ -6,19 +6,89 @@ import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
 
 from verdict_jax.command import UserError
+from verdict_jax.defaults import CANDIDATES, EPSILON, MAX_STEPS, STUBBORNNESS, TAU
 
 if TYPE_CHECKING:
     from verdict_jax.protocols import Panel
+    from verdict_jax.rules import RuleParameters
     from verdict_jax.vlm.checkpoint import VLM
     from verdict_jax.vlm.prefixes import Prefixes
+    from verdict_jax.vlm.sampling import SamplingSettings
 
 
 ReadOutName = Literal["digits", "yes_no", "verbal"]
 """`prompts.ReadOut`, spelled out so that --help lists it without loading jax."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """Models, thresholds, caps."""
+
+    model: Annotated[
+        Path | None,
+        tyro.conf.arg(
+            metavar="DIR",
+            help="Folder of a Qwen2.5-VL checkpoint.",
+            help_behavior_hint="(default: the bundled model)",
+        ),
+    ] = None
+    judge_model: Annotated[
+        tuple[Path, ...],
+        tyro.conf.arg(
+            metavar="DIR...",
+            help="Folder of the judges' checkpoint, or three: of V, L and C.",
+            help_behavior_hint="(default: the reasoner's own model)",
+        ),
+    ] = ()
+    n: Annotated[int, tyro.conf.arg(help="Candidates per step.")] = CANDIDATES
+    tau: Annotated[float, tyro.conf.arg(help="Accepted steps have a settled mean above it.")] = TAU
+    epsilon: Annotated[float, tyro.conf.arg(help="Accepted steps have a dispersion below it.")] = (
+        EPSILON
+    )
+    stubbornness: Annotated[
+        tuple[float, float, float],
+        tyro.conf.arg(
+            metavar="V L C", help="How much each judge weighs its own score against its peers'."
+        ),
+    ] = STUBBORNNESS
+    temperature: Annotated[float, tyro.conf.arg(help="Of the sampling; 0 is greedy.")] = 0.8
+    top_p: Annotated[float, tyro.conf.arg(help="Nucleus of the sampling; 1 keeps all.")] = 1.0
+    top_k: Annotated[int, tyro.conf.arg(help="Most likely tokens to keep; 0 keeps all.")] = 0
+    max_steps: Annotated[int, tyro.conf.arg(help="The last step runs to the end.")] = MAX_STEPS
+    max_tokens: Annotated[int, tyro.conf.arg(help="Cap of one step.")] = 512
+    read_out: Annotated[
+        ReadOutName,
+        tyro.conf.arg(help="How judges reply: a digit 1-5, Yes or No, a number between 0 and 1."),
+    ] = "digits"
+
+    @property
+    def parameters(self) -> RuleParameters:
+        import numpy as np
+
+        from verdict_jax.rules import RuleParameters
+
+        return RuleParameters(np.array(self.stubbornness), tau=self.tau, epsilon=self.epsilon)
+
+    @property
+    def sampling(self) -> SamplingSettings:
+        """Raises UserError for a value out of range."""
+        from verdict_jax.vlm.sampling import SamplingSettings
+
+        try:
+            return SamplingSettings(self.temperature, self.top_k, self.top_p, self.max_tokens)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+
+    def panels(self, vlm: VLM) -> tuple[Panel[Prefixes], ...]:
+        """`panels` of these options."""
+        return panels(vlm, self.judge_model, self.read_out)
 
 
 def panels(

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from verdict_jax.cli_models import ReadOutName, load, panels, use_compilation_cache, waiting
+from verdict_jax.cli_models import Method, load, use_compilation_cache, waiting
 from verdict_jax.command import Command, UserError
-from verdict_jax.defaults import CANDIDATES, EPSILON, MAX_STEPS, STUBBORNNESS, TAU
 from verdict_jax.whole_file import TargetError, check_target, whole_or_absent
 
 if TYPE_CHECKING:
@@ -41,8 +40,8 @@ RuleName = Literal[
 ]
 """The keys of `rules.RULES`, spelled out so that --help lists them without loading jax."""
 
-DEMO_ITEMS = ("easy-vqa/test/200", "easy-vqa/test/610")
-"""Test items on which a person sees candidates that differ and one that is rejected."""
+DEMO_EASY_VQA, DEMO_TABLETOP = 200, 0
+"""Test questions at which a person sees candidates that differ and one that is rejected."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,9 @@ class Run(Command):
     of the judges' game; a candidate is accepted if the settled mean is above tau and the
     dispersion below epsilon; the best accepted one goes on, else the best mean - dispersion.
 
-    Without --model the small bundled model answers: it knows the world of easy-vqa only (one
-    coloured shape a picture). --model takes the folder of any Qwen2.5-VL checkpoint.
+    Without --model the small bundled model answers: it knows two worlds only, easy-vqa (one
+    coloured shape a picture) and tabletop (`verdict tabletop` draws it). --model takes the folder of
+    any Qwen2.5-VL checkpoint.
 
     examples:
       verdict run --image shape.png --question "what color is the shape?"
@@ -78,43 +78,7 @@ class Run(Command):
             help_behavior_hint="(default: a free answer)",
         ),
     ] = ()
-    model: Annotated[
-        Path | None,
-        tyro.conf.arg(
-            metavar="DIR",
-            help="Folder of a Qwen2.5-VL checkpoint.",
-            help_behavior_hint="(default: the bundled model)",
-        ),
-    ] = None
-    judge_model: Annotated[
-        tuple[Path, ...],
-        tyro.conf.arg(
-            metavar="DIR...",
-            help="Folder of the judges' checkpoint, or three: of V, L and C.",
-            help_behavior_hint="(default: the reasoner's own model)",
-        ),
-    ] = ()
-    n: Annotated[int, tyro.conf.arg(help="Candidates per step.")] = CANDIDATES
     rule: Annotated[RuleName, tyro.conf.arg(help="How a candidate is chosen.")] = "verdict"
-    tau: Annotated[float, tyro.conf.arg(help="Accepted steps have a settled mean above it.")] = TAU
-    epsilon: Annotated[float, tyro.conf.arg(help="Accepted steps have a dispersion below it.")] = (
-        EPSILON
-    )
-    stubbornness: Annotated[
-        tuple[float, float, float],
-        tyro.conf.arg(
-            metavar="V L C", help="How much each judge weighs its own score against its peers'."
-        ),
-    ] = STUBBORNNESS
-    temperature: Annotated[float, tyro.conf.arg(help="Of the sampling; 0 is greedy.")] = 0.8
-    top_p: Annotated[float, tyro.conf.arg(help="Nucleus of the sampling; 1 keeps all.")] = 1.0
-    top_k: Annotated[int, tyro.conf.arg(help="Most likely tokens to keep; 0 keeps all.")] = 0
-    max_steps: Annotated[int, tyro.conf.arg(help="The last step runs to the end.")] = MAX_STEPS
-    max_tokens: Annotated[int, tyro.conf.arg(help="Cap of one step.")] = 512
-    read_out: Annotated[
-        ReadOutName,
-        tyro.conf.arg(help="How judges reply: a digit 1-5, Yes or No, a number between 0 and 1."),
-    ] = "digits"
     seed: Annotated[int, tyro.conf.arg(help="The same seed gives the same trace.")] = 0
     out: Annotated[
         Path | None,
@@ -124,37 +88,32 @@ class Run(Command):
             help_behavior_hint="(default: it is only shown)",
         ),
     ] = None
+    method: Annotated[Method, tyro.conf.OmitArgPrefixes] = Method()
 
     def run(self) -> None:
         if self.out is not None:
             _check_out(self.out)
         use_compilation_cache()
-        import numpy as np
         from rich.console import Console
 
         from verdict_jax.protocols import Question
         from verdict_jax.reasoner import VLMReasoner
-        from verdict_jax.rules import JUDGE_FREE_RULES, RuleParameters
-        from verdict_jax.vlm.sampling import SamplingSettings
+        from verdict_jax.rules import JUDGE_FREE_RULES
 
-        try:
-            sampling = SamplingSettings(self.temperature, self.top_k, self.top_p, self.max_tokens)
-        except ValueError as error:
-            raise UserError(str(error)) from error
+        sampling, parameters = self.method.sampling, self.method.parameters
         name = ",".join(path.name for path in self.image)
         question = Question(name, self.question, self.image, self.choices)
-        parameters = RuleParameters(np.array(self.stubbornness), tau=self.tau, epsilon=self.epsilon)
         self._check(question, parameters)
         console = Console()
         with waiting("reading the model"):
-            vlm = load(self.model)
+            vlm = load(self.method.model)
             judges: tuple[Panel[Prefixes], ...] = ()
             if self.rule not in JUDGE_FREE_RULES:
-                judges = panels(vlm, self.judge_model, self.read_out)
+                judges = self.method.panels(vlm)
         with waiting("reasoning (the first run compiles)"):
             (trace,) = _traces(
-                [question], VLMReasoner(vlm, sampling), judges, self.rule, parameters, self.n,
-                self.seed, self.max_steps,
+                [question], VLMReasoner(vlm, sampling), judges, self.rule, parameters,
+                self.method.n, self.seed, self.method.max_steps,
             )  # fmt: skip
         if trace.error is not None:
             raise UserError(trace.error)
@@ -177,8 +136,9 @@ class Run(Command):
         try:
             judges = PanelIdentity("judges", JUDGES)
             check_arguments(
-                [question], [judges], self.rule, parameters, self.n, self.seed, self.max_steps
-            )
+                [question], [judges], self.rule, parameters, self.method.n, self.seed,
+                self.method.max_steps,
+            )  # fmt: skip
             for path in self.image:
                 load_image(path)
         except (ArgumentError, ImageError) as error:
@@ -187,7 +147,7 @@ class Run(Command):
 
 @dataclass(frozen=True)
 class Demo(Command):
-    """Answer two pictures of easy-vqa's test split with the bundled model; write the traces.
+    """Answer a test picture each of easy-vqa and tabletop with the bundled model; write the traces.
 
     Shown are each picture's path and question; per step the candidates with the raw scores of the
     judges V, L and C, where the scores settle, mean and dispersion, and whether the step was
@@ -200,33 +160,42 @@ class Demo(Command):
     seed: Annotated[int, tyro.conf.arg(help="The same seed gives the same traces.")] = 0
 
     def run(self) -> None:
-        paths = {item: self.out / f"{item.replace('/', '-')}.json" for item in DEMO_ITEMS}
+        paths = [self.out / f"{world}.json" for world in ("easy-vqa", "tabletop")]
         self.out.mkdir(parents=True, exist_ok=True)
-        for path in paths.values():
+        for path in paths:
             _check_out(path)
         use_compilation_cache()
         from rich.console import Console
 
-        from verdict_jax.benchmarks import easy_vqa
         from verdict_jax.reasoner import VLMReasoner
         from verdict_jax.rules import RuleParameters
         from verdict_jax.vlm.sampling import SamplingSettings
 
-        questions = [question for question in easy_vqa.load("test") if question.id in DEMO_ITEMS]
-        console = Console()
+        method, console = Method(), Console()
         with waiting("reading the model"):
             vlm = load(None)
             reasoner = VLMReasoner(vlm, SamplingSettings(max_tokens=64))
-            judges = panels(vlm, (), "digits")
+            judges = method.panels(vlm)
         with waiting("reasoning (the first run compiles)"):
             traces = _traces(
-                questions, reasoner, judges, "verdict", RuleParameters(), CANDIDATES, self.seed,
-                MAX_STEPS,
+                self._questions(), reasoner, judges, "verdict", RuleParameters(), method.n,
+                self.seed, method.max_steps,
             )  # fmt: skip
         _show(traces, console)
-        for trace in traces:
-            _write(paths[trace.item], trace)
-            console.print(f"trace: {paths[trace.item]}", highlight=False)
+        for path, trace in zip(paths, traces, strict=True):
+            _write(path, trace)
+            console.print(f"trace: {path}", highlight=False)
+
+    def _questions(self) -> tuple[Question, Question]:
+        """One of each world; tabletop's picture is drawn here, so it is written to be seen."""
+        from dataclasses import replace
+
+        from verdict_jax.benchmarks import easy_vqa, tabletop
+
+        (item,) = tabletop.load("test", tabletop.TEST_SEED, 1, start=DEMO_TABLETOP)
+        picture = self.out / "tabletop.png"
+        item.picture.save(picture)
+        return easy_vqa.load("test")[DEMO_EASY_VQA], replace(item.question, images=(picture,))
 
 
 def _traces(

@@ -24,12 +24,12 @@ from verdict_jax.vlm.windows import Picture, num_windows, pack_patches
 
 
 @dataclass(frozen=True)
-class Scene:
+class Lesson:
     """One picture with what is said about it.
 
     Attributes:
         picture: as the vision encoder reads it.
-        chains: right chains about it.
+        chains: right chains about it, either all with choices or all without.
         judgements: labelled steps about it.
         attributes: class ids that each merged image token is to reveal through an auxiliary head,
             in raster order; -1 is no label.
@@ -181,10 +181,13 @@ class Packer:
         """Chains behind the picture that they are about, every token of each supervised.
 
         Raises:
-            ValueError: the chat template does not place the picture, or a question has more
-                choices than there are letters.
+            ValueError: the chat template does not place the picture, a question has more choices
+                than there are letters, or some questions have choices and others have none.
         """
-        around = frame(self.tokenizer, self.config, prompts.reasoner_system(), 1)
+        systems = {prompts.reasoner_system(example.question.choices) for example in chains}
+        if len(systems) != 1:
+            raise ValueError(f"chains of one row share their system prompt, got {len(systems)}")
+        around = frame(self.tokenizer, self.config, *systems, 1)
         end = np.array([self.config.eos_token_ids[0]], np.int32)
 
         def continuation(example: ReasonerExample) -> _Continuation:
@@ -230,33 +233,55 @@ class Packer:
         row = token_row(around.opening, self.config, pictures)
         return self._row(row, map(continuation, examples))
 
-    def pack(self, scenes: Sequence[Scene], read_out: prompts.ReadOut) -> PackedBatch:
-        """One batch: per scene a row of chains and one of visual judgements; per two scenes one
+    def pack_chains(self, lessons: Sequence[Lesson]) -> PackedBatch:
+        """One batch with a row of chains per lesson.
+
+        Args:
+            lessons: any number but none.
+
+        Raises:
+            ValueError: as `pack_pictures` and `chain_row`.
+        """
+        batch, pictures = self._pictures(lessons)
+        rows = [
+            self.chain_row(lesson.chains, picture)
+            for lesson, picture in zip(lessons, pictures, strict=True)
+        ]
+        return self._batch(batch, rows)
+
+    def pack(self, lessons: Sequence[Lesson], read_out: prompts.ReadOut) -> PackedBatch:
+        """One batch: per lesson a row of chains and one of visual judgements; per two one
         row of logical and one of contextual judgements, which see no picture.
 
         Args:
-            scenes: pictures of one grid size, an even number.
+            lessons: an even number.
             read_out: how the judges of this batch reply.
 
         Raises:
-            ValueError: no scenes or an odd number of them, a row whose prefix alone is wider than
+            ValueError: no lessons or an odd number of them, a row whose prefix alone is wider than
                 `width`, or as `pack_pictures` and `chain_row`.
         """
-        if len(scenes) % 2:
-            raise ValueError(f"scenes come in pairs, got {len(scenes)}")
-        batch, pictures = pack_pictures(
-            self.config,
-            [scene.picture for scene in scenes],
-            [scene.attributes for scene in scenes],
-        )
+        if len(lessons) % 2:
+            raise ValueError(f"lessons come in pairs, got {len(lessons)}")
+        batch, pictures = self._pictures(lessons)
         rows = []
-        for scene, picture in zip(scenes, pictures, strict=True):
-            rows.append(self.chain_row(scene.chains, picture))
-            rows.append(self.judge_row("visual", read_out, scene.judgements, picture))
-        for first, second in zip(scenes[::2], scenes[1::2], strict=True):
+        for lesson, picture in zip(lessons, pictures, strict=True):
+            rows.append(self.chain_row(lesson.chains, picture))
+            rows.append(self.judge_row("visual", read_out, lesson.judgements, picture))
+        for first, second in zip(lessons[::2], lessons[1::2], strict=True):
             both = first.judgements + second.judgements
             rows.append(self.judge_row("logical", read_out, both, None))
             rows.append(self.judge_row("contextual", read_out, both[::-1], None))
+        return self._batch(batch, rows)
+
+    def _pictures(self, lessons: Sequence[Lesson]) -> tuple[PictureBatch, tuple[Picture, ...]]:
+        return pack_pictures(
+            self.config,
+            [lesson.picture for lesson in lessons],
+            [lesson.attributes for lesson in lessons],
+        )
+
+    def _batch(self, pictures: PictureBatch, rows: Sequence[_Row]) -> PackedBatch:
         inputs = pack_tokens(
             [row.tokens for row in rows], len(rows), self.width, self.config.pad_token_id
         )
@@ -274,4 +299,4 @@ class Packer:
         padded[: len(places)] = weights
         flat = np.asarray(inputs.tokens).reshape(-1)
         targets = flat[np.minimum(predictors + 1, flat.size - 1)]
-        return PackedBatch(batch, inputs, segments, predictors, targets, padded)
+        return PackedBatch(pictures, inputs, segments, predictors, targets, padded)

@@ -58,6 +58,7 @@ class Item:
 class Table:
     """A picture with questions about it."""
 
+    scene: Scene
     picture: Picture
     items: tuple[Item, ...]
 
@@ -104,6 +105,7 @@ def draw_table(
         if (more := draw_question(_any_family(rng), scene, rng)) is not None:
             drawn.append(more)
     return Table(
+        scene,
         picture,
         tuple(
             Item(_question(asked, scene, picture, f"{name}/{i}" if i else name), asked, scene)

@@ -127,14 +127,20 @@ def _only_smallest(ranked: Iterable[tuple[int, Thing]]) -> Thing | None:
     return first[1] if first[0] is not None and first[0] != second[0] else None
 
 
-def draw_scene(rng: np.random.Generator, quota: tuple[str, int] | None = None) -> Scene:
+def draw_scene(
+    rng: np.random.Generator,
+    quota: tuple[str, int] | None = None,
+    things: tuple[int, int] = (FEWEST, MOST),
+) -> Scene:
     """A random scene of any split; what hides behind what is not looked at.
 
     Args:
         rng: advanced in place.
         quota: a colour, shape or size, and how many things are to have it.
+        things: the fewest and the most on the table.
     """
-    count = int(rng.integers(FEWEST, MOST + 1))
+    fewest, most = things
+    count = int(rng.integers(fewest, most + 1))
     looks = list(itertools.product(COLORS, SHAPES, SIZES))
     chosen: dict[Name, Size] = {}
     wanted = [quota is not None and i < quota[1] for i in range(count)]

@@ -1,4 +1,4 @@
-"""Training scenes from easy-vqa: a picture, right chains, labelled steps, auxiliary labels."""
+"""Training lessons from easy-vqa: a picture, right chains, labelled steps, auxiliary labels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from PIL import Image
 
 from verdict_jax.benchmarks.easy_vqa_language import COLORS, SHAPES
 from verdict_jax.benchmarks.easy_vqa_steps import by_picture, draw_chain, draw_judgement
-from verdict_jax.packing import Scene
+from verdict_jax.packing import Lesson
 from verdict_jax.vlm.images import ImageProcessor, ProcessedImage, load_image
 
 CLASSES = (len(COLORS), len(SHAPES))
@@ -70,14 +70,14 @@ def draw_picture(
     return picture, labels
 
 
-def draw_scene(
+def draw_lesson(
     processor: ImageProcessor, path: Path, token: int, rng: np.random.Generator
-) -> Scene:
+) -> Lesson:
     """A picture with chains and judgements about its questions; arguments of `draw_picture`."""
     items = by_picture("train")[path]
     picture, labels = draw_picture(processor, path, token, rng)
     order = rng.permutation(len(items))
-    return Scene(
+    return Lesson(
         picture,
         tuple(draw_chain(items[i], rng) for i in order),
         tuple(draw_judgement(items[i], rng) for i in [*order, *order[::-1]]),

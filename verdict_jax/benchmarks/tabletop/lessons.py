@@ -1,4 +1,4 @@
-"""Training scenes from tabletop: a picture, right chains, labelled steps, auxiliary labels."""
+"""Training lessons from tabletop: a picture, right chains, labelled steps, auxiliary labels."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import numpy as np
 from jaxtyping import Int
 
 from verdict_jax.benchmarks.examples import JudgeExample, ReasonerExample
-from verdict_jax.benchmarks.tabletop import Item, Table, draw_table
+from verdict_jax.benchmarks.tabletop import Item, draw_table
 from verdict_jax.benchmarks.tabletop.breaks import draw_judgement
+from verdict_jax.benchmarks.tabletop.drills import draw_drills
 from verdict_jax.benchmarks.tabletop.language import sentence
-from verdict_jax.benchmarks.tabletop.picture import PIXELS
+from verdict_jax.benchmarks.tabletop.picture import PIXELS, VISIBLE, Picture, render
 from verdict_jax.benchmarks.tabletop.questions import chain
-from verdict_jax.benchmarks.tabletop.scene import COLORS, SHAPES, SIDE, SIZES
-from verdict_jax.packing import Scene
+from verdict_jax.benchmarks.tabletop.scene import COLORS, SHAPES, SIDE, SIZES, Scene, draw_scene
+from verdict_jax.packing import Lesson
 from verdict_jax.vlm.images import ImageProcessor, ProcessedImage
 
 CLASSES = (len(COLORS), len(SHAPES), len(SIZES), SIDE, SIDE)
@@ -21,25 +22,29 @@ CLASSES = (len(COLORS), len(SHAPES), len(SIZES), SIDE, SIDE)
 QUESTIONS = 4
 """About one table."""
 
+DRILLS = 14
+"""About one table: a row of training holds no more."""
+
 
 def label_picture(
-    processor: ImageProcessor, table: Table, token: int
+    processor: ImageProcessor, scene: Scene, drawn: Picture, token: int
 ) -> tuple[ProcessedImage, Int[np.ndarray, "tokens 5"]]:
     """A table's picture, with what stands in the middle of each of its image tokens.
 
     Args:
         processor: must leave the picture's size as it is.
-        table: with its picture.
+        scene: what is on the table.
+        drawn: its picture.
         token: pixels along a side of a merged image token.
     """
-    picture = processor.process(table.picture.image)
+    picture = processor.process(drawn.image)
     side = PIXELS // token
     labels = np.full((side * side, len(CLASSES)), -1, np.int32)
-    things = table.items[0].scene.things
+    things = scene.things
     # what stands nearer hides what stands behind, so it is written last
     for i in sorted(range(len(things)), key=lambda i: -things[i].tile[1]):
         thing = things[i]
-        x, y = np.clip(table.picture.centres[i], 0, PIXELS - 1).astype(int) // token
+        x, y = np.clip(drawn.centres[i], 0, PIXELS - 1).astype(int) // token
         labels[y * side + x] = (
             COLORS.index(thing.color),
             SHAPES.index(thing.shape),
@@ -63,11 +68,29 @@ def judgement(item: Item, rng: np.random.Generator) -> JudgeExample:
     return JudgeExample(item.question, tuple(map(sentence, accepted)), sentence(step), verdict)
 
 
-def draw_scene(processor: ImageProcessor, token: int, rng: np.random.Generator) -> Scene:
+def draw_reading(
+    processor: ImageProcessor, token: int, things: tuple[int, int], rng: np.random.Generator
+) -> Lesson:
+    """A train table with drills about it.
+
+    Args:
+        processor, token: as of `label_picture`.
+        things: the fewest and the most on the table.
+        rng: advanced in place.
+    """
+    while True:
+        scene = draw_scene(rng, things=things)
+        drawn = render(scene, rng)
+        if scene.split == "train" and drawn.visible.min() >= VISIBLE:
+            picture, labels = label_picture(processor, scene, drawn, token)
+            return Lesson(picture, draw_drills(scene, DRILLS, rng), (), labels)
+
+
+def draw_lesson(processor: ImageProcessor, token: int, rng: np.random.Generator) -> Lesson:
     """A train table with chains and judgements about it; arguments of `label_picture`."""
     table = draw_table("train", "train", rng, questions=QUESTIONS)
-    picture, labels = label_picture(processor, table, token)
-    return Scene(
+    picture, labels = label_picture(processor, table.scene, table.picture, token)
+    return Lesson(
         picture,
         tuple(map(right_chain, table.items)),
         tuple(judgement(item, rng) for item in (*table.items, *table.items)),
