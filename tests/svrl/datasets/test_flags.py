@@ -72,10 +72,11 @@ def test_heads_name_country_and_attribute() -> None:
 
 def test_every_gold_is_evidence_by_the_rule() -> None:
     """Measured again on the shipped texts: the world itself takes its own golds on trust."""
-    for fact in WORLD.facts:
-        for gold in fact.golds:
-            assert len("".join(normalise(gold))) >= SHORTEST
-            assert len(WORLD.index.holding(gold)) < COMMONEST * len(WORLD.snippets), gold
+    golds = {gold for fact in WORLD.facts for gold in fact.golds}
+    assert not [gold for gold in golds if not WORLD.index.is_telling(gold)]
+    assert not [gold for gold in golds if len("".join(normalise(gold))) < SHORTEST]
+    for gold in sorted(golds)[::97]:
+        assert 0 < len(WORLD.index.holding(gold)) < COMMONEST * len(WORLD.snippets)
 
 
 def test_every_answer_stands_in_its_snippet() -> None:
@@ -95,9 +96,11 @@ def test_an_answer_is_short_and_does_not_name_the_country() -> None:
 
 
 def test_no_pair_gives_another_of_its_country_away() -> None:
+    """No gold stands in a gold of another pair; padded words, for `holds` is slow on a million."""
     for _, facts in itertools.groupby(WORLD.facts, key=lambda fact: fact.country):
-        for one, other in itertools.permutations(facts, 2):
-            assert not any(holds(a, b) for a in one.golds for b in other.golds), (one, other)
+        golds = [[f" {' '.join(normalise(g))} " for g in fact.golds] for fact in facts]
+        for one, other in itertools.permutations(golds, 2):
+            assert not any(b in a for a in one for b in other), (one, other)
 
 
 def test_evidence_is_about_the_country_and_holds_a_telling_gold() -> None:
@@ -121,26 +124,18 @@ def test_the_index_finds_what_reading_finds() -> None:
 
 
 def test_there_are_distractors_of_every_kind() -> None:
-    titles = Counter(s.title for s in WORLD.snippets)
-    for fact in WORLD.facts[::101]:
-        field = WORLD.snippet[fact.source].title.partition(" | ")[2]
-        same_country = sum(subject(title) == fact.country for title in titles)
-        same_field = sum(title.endswith(f" | {field}") for title in titles)
-        assert same_country > 10 and same_field > 10
+    split = [s.title.split(" | ") for s in WORLD.snippets]
+    by_country = Counter(country for country, _ in split)
+    by_field = Counter(field for _, field in split)
+    years = Counter((country, re.sub(r" \d{4}$", "", field)) for country, field in split)
+    for fact in WORLD.facts:
+        field = BY_KEY[fact.attribute].field
+        assert by_country[fact.country] > 10
+        if not BY_KEY[fact.attribute].yearly:
+            assert by_field[field] > 50
     yearly = [f for f in WORLD.facts if BY_KEY[f.attribute].yearly]
-    outdated = [
-        f
-        for f in yearly
-        if sum(
-            re.fullmatch(
-                rf"{re.escape(f.country)} \| {re.escape(BY_KEY[f.attribute].field)} \d+", t
-            )
-            is not None
-            for t in (s.title for s in WORLD.snippets if s.id.startswith(f.source.split("-")[0]))
-        )
-        > 1
-    ][:1]
-    assert outdated
+    outdated = sum(years[f.country, BY_KEY[f.attribute].field] > 1 for f in yearly)
+    assert outdated / len(yearly) > 0.9
 
 
 # Splits
@@ -233,10 +228,12 @@ def test_training_and_test_share_no_phrasing_but_the_words_that_tell() -> None:
 
 
 def test_no_question_names_a_country() -> None:
+    names = [f" {' '.join(normalise(country.name))} " for country in WORLD.countries]
     for key in BY_KEY:
         for use in typing.get_args(phrasings.Use):
             for text in flags.questions_about(key, use):
-                assert not [c.name for c in WORLD.countries if holds(text, c.name)]
+                padded = f" {' '.join(normalise(text))} "
+                assert not [name for name in names if name in padded]
 
 
 def test_every_attribute_s_questions_differ_from_every_other_s() -> None:
