@@ -1,0 +1,1 @@
+"""Data and models that are shipped with the package, one folder each."""

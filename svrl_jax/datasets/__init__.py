@@ -1,0 +1,1 @@
+"""Questions with pictures, one subpackage or module per source."""
