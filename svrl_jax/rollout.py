@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-import jax
 import numpy as np
 from jaxtyping import Float, Float32, Int32
 from PIL import Image
@@ -47,7 +46,8 @@ from verdict_jax.vlm import prefixes
 from verdict_jax.vlm.buckets import bucket
 from verdict_jax.vlm.checkpoint import VLM
 from verdict_jax.vlm.images import load_image
-from verdict_jax.vlm.inputs import Array
+from verdict_jax.vlm.inputs import Array, PatchBatch
+from verdict_jax.vlm.pictures import EncodedPictures
 from verdict_jax.vlm.prompting import frame, prompt_row, reply_frame
 from verdict_jax.vlm.rows import TokenRow
 from verdict_jax.vlm.sampling import STOPPED, Completion, SamplingSettings
@@ -135,10 +135,12 @@ class Rollouts:
     Attributes:
         rows: `group` of them for each question, one question's after the other's.
         features: of the questions' pictures, which the prompts' feature ids point into.
+        patches: what they were computed from.
     """
 
     rows: tuple[Rollout, ...]
     features: Float[Array, "images units width"] | None
+    patches: PatchBatch | None
 
 
 @dataclass
@@ -208,8 +210,8 @@ def roll_out(
         raise ValueError("a filter of snippets belongs to a filtered arm, and to no other")
     sampling = replace(sampling, max_tokens=limits.turn_tokens)
     forced = prompts.FORCED_SEARCH if arm.forced_search else ""
-    prompt_rows, features = _prompts(vlm, questions, arm, forced)
-    read = prefixes.read_prompts(vlm, prompt_rows, bucket(len(prompt_rows)), features)
+    prompt_rows, pictures = _prompts(vlm, questions, arm, forced)
+    read = prefixes.read_prompts(vlm, prompt_rows, bucket(len(prompt_rows)), pictures.features)
     sources = [index for index in range(len(questions)) for _ in range(group)]
     state = prefixes.take(read, sources, bucket(len(sources)))
     rows = [
@@ -239,7 +241,7 @@ def roll_out(
             vlm, state, [np.concatenate([s.ids for s in rows[i].spans[-2:]]) for i in searching]
         )
         live = searching
-    return Rollouts(tuple(map(_finished, rows)), features)
+    return Rollouts(tuple(map(_finished, rows)), pictures.features, pictures.patches)
 
 
 def _begin(
@@ -257,7 +259,7 @@ def _begin(
 
 def _prompts(
     vlm: VLM, questions: Sequence[Question], arm: Arm, forced: str
-) -> tuple[list[TokenRow], Float[jax.Array, "images units width"] | None]:
+) -> tuple[list[TokenRow], EncodedPictures]:
     encoded = vlm.encode([question.images for question in questions])
     reasons = dict(encoded.reasons)
     system = prompts.system(arm.prompt, arm.queries)
@@ -276,7 +278,7 @@ def _prompts(
             reasons[index] = str(error)
     if reasons:
         raise QuestionErrors(reasons)
-    return rows, encoded.features
+    return rows, encoded
 
 
 def _read_turn(vlm: VLM, row: _Row, completion: Completion, place: int, arm: Arm) -> None:

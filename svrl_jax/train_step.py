@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import chex
 import jax
@@ -136,28 +136,12 @@ def _rows(batch: TrainBatch, start: Int[Array, ""], count: int) -> TrainBatch:
     )
 
 
-class TrainStep(Protocol):
-    """(state, frozen, batch, suppressed, completion_tokens) -> (state, metrics)."""
+TrainStep = Callable[[TrainState, Params, TrainBatch, Array, int], tuple[TrainState, Metrics]]
+"""(state, frozen, batch, suppressed, completion_tokens) -> (state, metrics).
 
-    def __call__(
-        self,
-        state: TrainState,
-        frozen: Params,
-        batch: TrainBatch,
-        suppressed: Array,
-        completion_tokens: int,
-    ) -> tuple[TrainState, Metrics]:
-        """One update.
-
-        Args:
-            state: its buffers are given away.
-            frozen: the parameters that are not trained.
-            batch: rollouts with their advantages.
-            suppressed: ids that the sampler never draws.
-            completion_tokens: room for the trained tokens of a row, static: the head runs on these
-                alone.
-        """
-        ...
+The state's buffers are given away. completion_tokens is static: room for the trained tokens of a
+row, as the head runs on these alone.
+"""
 
 
 @partial(jax.jit, static_argnames=("config", "completion_tokens", "parts"))
@@ -322,4 +306,4 @@ def make_train_step(
         )
         return TrainState(trained, optimizer_state, state.step + 1), metrics
 
-    return jax.jit(train_step, donate_argnums=0, static_argnames="completion_tokens")
+    return jax.jit(train_step, donate_argnums=0, static_argnums=4)

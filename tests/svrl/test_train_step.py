@@ -119,9 +119,7 @@ def update(
     state = TrainState(mine, optax.sgd(1.0).init(mine), jnp.zeros((), jnp.int32))
     suppressed = np.asarray(tiny_vlm.tiny_vlm().masks.suppressed)
     step = step_of(compose, micro_batches, objective)
-    after, metrics = step(
-        state, frozen if frozen is not None else {}, given, suppressed, completion_tokens=TOKENS
-    )
+    after, metrics = step(state, frozen if frozen is not None else {}, given, suppressed, TOKENS)
     assert int(after.step) == 1
     return jax.tree.map(lambda a, b: np.asarray(a - b), after.trained, trained), metrics
 
@@ -320,7 +318,7 @@ def test_adapters_by_hand() -> None:
     low = adapters.init_adapters(params, 3, jax.random.key(1))
     name = "text.layers.q_proj.linear.kernel"
     up = np.random.default_rng(0).normal(size=low[name]["up"].shape).astype(np.float32)
-    merged = adapters.merge(params, {name: {"down": low[name]["down"], "up": up}}, 0.5)
+    merged = adapters.merge(params, {name: {"down": low[name]["down"], "up": jnp.asarray(up)}}, 0.5)
     kernel = np.asarray(params["text"]["layers"]["q_proj"]["linear"]["kernel"])
     expected = kernel + 0.5 * np.einsum("lir,lro->lio", low[name]["down"], up)
     got = merged["text"]["layers"]["q_proj"]["linear"]["kernel"]

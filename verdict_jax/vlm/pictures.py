@@ -38,11 +38,13 @@ class EncodedPictures:
     Attributes:
         features: of the vision tower; None where no row has a picture, or some row's cannot be
             used (the batch is then to be started anew without it).
+        patches: what they were computed from, for a training that computes them anew.
         rows: each row's pictures, in order; none for a row that cannot be used.
         reasons: one line for each row with a picture that cannot be read or processed.
     """
 
     features: Float[jax.Array, "images units width"] | None
+    patches: PatchBatch | None
     rows: tuple[tuple[Picture, ...], ...]
     reasons: Mapping[int, str]
 
@@ -50,6 +52,7 @@ class EncodedPictures:
 @dataclass(frozen=True)
 class _Encoded:
     features: Float[jax.Array, "images units width"] | None
+    patches: PatchBatch | None
     pictures: Mapping[str, Picture]
 
 
@@ -116,18 +119,19 @@ def encode_pictures(
         for row, names in enumerate(digests):
             for reason in [unusable[name] for name in names if name in unusable]:
                 reasons.setdefault(row, reason)
-        encoded = _Encoded(None, {})
+        encoded = _Encoded(None, None, {})
         if processed:
             patches, pictures = _packed(config, processed, len(batch))
             features = None if reasons else encode_patches(config, params, patches)
-            encoded = _Encoded(features, dict(zip(processed, pictures, strict=True)))
+            named = dict(zip(processed, pictures, strict=True))
+            encoded = _Encoded(features, None if reasons else patches, named)
         if not reasons:
             memo.put(batch, encoded)
     found = tuple(
         () if row in reasons else tuple(encoded.pictures[name] for name in names)
         for row, names in enumerate(digests)
     )
-    return EncodedPictures(encoded.features, found, reasons)
+    return EncodedPictures(encoded.features, encoded.patches, found, reasons)
 
 
 def _packed(
