@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import orbax.checkpoint as ocp
+from jax.typing import ArrayLike
 from jaxtyping import Int, UInt32
 
 from svrl_jax.arms import ARMS, Arm, ArmName
@@ -106,8 +107,9 @@ class TrainingSettings:
     def optimizer(self) -> optax.GradientTransformation:
         """AdamW with clipping and a rate that falls along a sigmoid."""
 
-        def rate(step: Int[jax.Array, ""]) -> jax.Array:
-            return self.learning_rate * jax.nn.sigmoid(10.0 * (0.5 - step / self.steps))
+        def rate(step: ArrayLike) -> jax.Array:
+            share = jnp.asarray(step, jnp.float32) / self.steps
+            return self.learning_rate * jax.nn.sigmoid(10.0 * (0.5 - share))
 
         return optax.chain(
             optax.clip_by_global_norm(self.clip_norm), optax.adamw(rate, weight_decay=0.0)
