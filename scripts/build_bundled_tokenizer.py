@@ -1,6 +1,6 @@
-"""Writes the tokenizer of the bundled model in the published file format.
+"""Writes the tokenizer of the bundled easy-vqa model in the published file format.
 
-    python scripts/build_bundled_tokenizer.py --folder verdict_jax/bundled/tabletop
+    python scripts/build_bundled_tokenizer.py --folder verdict_jax/bundled/easy_vqa
 
 The corpus is closed (prompts, questions, the controlled language), so merges end with whole words
 and every other text falls back to bytes. A model rests on its tokenizer: rebuild both or neither.
@@ -12,6 +12,7 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import tyro
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -139,13 +140,17 @@ def tabletop_texts() -> Iterator[str]:
         yield from (prompts.judge_step(sentence(step)) for step in steps)
 
 
-def main(folder: Path) -> None:
-    """Trains on the language of both worlds; writes the two tokenizer files.
+def main(folder: Path, world: Literal["easy_vqa", "both"] = "both") -> None:
+    """Trains on a corpus; writes the two tokenizer files into a folder.
 
     Args:
         folder: where they go.
+        world: whose language; "both" is easy-vqa's with tabletop's.
     """
-    tokenizer = train(itertools.chain(easy_vqa_texts(), tabletop_texts()), VOCABULARY)
+    texts = easy_vqa_texts()
+    if world == "both":
+        texts = itertools.chain(texts, tabletop_texts())
+    tokenizer = train(texts, VOCABULARY)
     write(tokenizer, folder)
     print(f"{tokenizer.get_vocab_size()} entries -> {folder}")
 

@@ -1,11 +1,10 @@
-"""Held-out figures of the bundled model: `python scripts/evaluate_bundled.py`.
+"""Held-out figures of the bundled model: `python scripts/evaluate_bundled.py [--world tabletop]`.
 
-On the test splits of both worlds: the share of questions that one greedy chain answers (Base), by
-kind of question, with how often a chain gives no answer; and for each judge the AUC between sound
-steps and steps broken in exactly one way, its own kind and the others'. An AUC of 0.5 is what a
-blind judge gets, and what a judge should get on the other judges' kinds. On tabletop also: the same
-chains with the picture replaced by a grey one, the first wrong step of each chain, and the AUCs on
-steps that the model samples itself.
+On the test split: the share of questions that one greedy chain answers (Base), by kind of
+question, with how often a chain gives no answer; and for each judge the AUC between sound steps
+and steps broken in exactly one way, its own kind and the others'. An AUC of 0.5 is what a blind
+judge gets, and what a judge should get on the other judges' kinds. On tabletop also: the same
+chains with the picture replaced by a grey one, and the first wrong step of each chain.
 """
 
 from __future__ import annotations
@@ -34,17 +33,13 @@ from verdict_jax.benchmarks.tabletop.checker import first_fault
 from verdict_jax.benchmarks.tabletop.lessons import judgement
 from verdict_jax.benchmarks.tabletop.picture import PIXELS
 from verdict_jax.bundled import bundled_checkpoint
-from verdict_jax.defaults import MAX_STEPS
-from verdict_jax.json_records import encode
 from verdict_jax.judges import VLMPanel
 from verdict_jax.prompts import STEP_DELIMITER
 from verdict_jax.protocols import Candidate, Question
 from verdict_jax.reasoner import VLMReasoner, base_reasoner
 from verdict_jax.reasoning import reason
-from verdict_jax.rules import RuleParameters
-from verdict_jax.summary import StepFigures, auc, step_figures, step_table
+from verdict_jax.summary import auc
 from verdict_jax.trace import Trace
-from verdict_jax.tree import Tree
 from verdict_jax.vlm.checkpoint import VLM, load_vlm
 from verdict_jax.vlm.sampling import SamplingSettings
 
@@ -67,12 +62,10 @@ BLIND_SHARE = 3
 class Args:
     """Options of the evaluation."""
 
-    worlds: tuple[World, ...] = ("easy-vqa", "tabletop")
-    """Whose test splits."""
+    world: World = "easy-vqa"
+    """Whose test split."""
     questions: int = 2048
     """Test questions to answer."""
-    sampled: int = 512
-    """Of these, tabletop questions on which the model's own steps are judged."""
     judgements: int = 4096
     """Labelled test steps to judge."""
     batch: int = 64
@@ -95,7 +88,7 @@ def greedy_traces(vlm: VLM, questions: Sequence[Question], batch_size: int) -> l
     greedy = base_reasoner(VLMReasoner(vlm, SamplingSettings(max_tokens=64)))
     traces: list[Trace] = []
     for batch in track([*batches(questions, batch_size)], "answering"):
-        traces += reason(batch, greedy, rule="first", n=1, max_steps=MAX_STEPS).traces
+        traces += reason(batch, greedy, rule="first", n=1, max_steps=14).traces
     return traces
 
 
@@ -191,54 +184,7 @@ def judge_figures(
     }
 
 
-def own_step_figures(vlm: VLM, benchmark: Benchmark, batch_size: int) -> StepFigures:
-    """How the judges score the candidates that the model samples on VERDICT's way."""
-    reasoner, panel = VLMReasoner(vlm, SamplingSettings(max_tokens=64)), VLMPanel(vlm)
-    trees: list[Tree] = []
-    for batch in track([*batches(benchmark.questions, batch_size)], "judging own steps"):
-        trees += reason(batch, reasoner, [panel]).trees.values()
-    return step_figures(benchmark, trees, panel.judges, RuleParameters())
-
-
-@dataclass(frozen=True)
-class Figures:
-    """Of one world.
-
-    Attributes:
-        answers: of all questions ("all") and by category.
-        judges: AUC by judge and kind of broken step.
-        blind: as `answers`, without the pictures; tabletop only.
-        first_faults: share of chains by the kind of their first wrong step; tabletop only.
-        own_steps: of the model's own candidates; tabletop only.
-    """
-
-    answers: Mapping[str, Mapping[str, float]]
-    judges: Mapping[str, Mapping[str, float]]
-    blind: Mapping[str, Mapping[str, float]] | None = None
-    first_faults: Mapping[str, float] | None = None
-    own_steps: StepFigures | None = None
-
-
-def figures_of(vlm: VLM, world: World, args: Args) -> Figures:
-    """All that is measured of a world."""
-    benchmark = BENCHMARKS[world](args.questions)
-    traces = greedy_traces(vlm, benchmark.questions, args.batch)
-    examples = EXAMPLES[world](args.judgements, np.random.default_rng(args.seed))
-    figures = Figures(by_category(benchmark, traces), judge_figures(vlm, examples, args.batch))
-    if world != "tabletop":
-        return figures
-    count = len(benchmark.questions)
-    items = {item.question.id: item for item in tabletop.load("test", tabletop.TEST_SEED, count)}
-    asked = without_pictures(benchmark.questions[: -(-count // BLIND_SHARE)])
-    return replace(
-        figures,
-        blind=by_category(benchmark, greedy_traces(vlm, asked, args.batch)),
-        first_faults=faults(items, traces),
-        own_steps=own_step_figures(vlm, BENCHMARKS[world](args.sampled), args.batch),
-    )
-
-
-def show_accuracy(console: Console, title: str, figures: Mapping[str, Mapping[str, float]]) -> None:
+def show_accuracy(console: Console, title: str, figures: Mapping[str, dict[str, float]]) -> None:
     table = Table("questions", "number", "accuracy", "no answer", title=title)
     for name, own in figures.items():
         share = f"{own['accuracy']:.3f} +- {own['half_width']:.3f}"
@@ -246,32 +192,33 @@ def show_accuracy(console: Console, title: str, figures: Mapping[str, Mapping[st
     console.print(table)
 
 
-def show(console: Console, world: World, figures: Figures) -> None:
-    show_accuracy(console, f"{world} test, one greedy chain", figures.answers)
-    if figures.blind is not None:
-        show_accuracy(console, "the same without pictures", figures.blind)
-    if figures.first_faults is not None:
+def main(args: Args) -> None:
+    vlm = load_vlm(args.model or bundled_checkpoint("easy_vqa"), jnp.float32)
+    console = Console()
+    benchmark = BENCHMARKS[args.world](args.questions)
+    traces = greedy_traces(vlm, benchmark.questions, args.batch)
+    answers = by_category(benchmark, traces)
+    show_accuracy(console, f"{args.world} test, one greedy chain", answers)
+    figures: dict[str, object] = {"answers": answers}
+    if args.world == "tabletop":
+        count = len(benchmark.questions)
+        items = {i.question.id: i for i in tabletop.load("test", tabletop.TEST_SEED, count)}
+        figures["first_faults"] = shares = faults(items, traces)
         table = Table("first wrong step", "share of chains")
-        for kind, share in figures.first_faults.items():
+        for kind, share in shares.items():
             table.add_row(kind, f"{share:.3f}")
         console.print(table)
+        asked = without_pictures(benchmark.questions[: count // BLIND_SHARE])
+        figures["blind"] = blind = by_category(benchmark, greedy_traces(vlm, asked, args.batch))
+        show_accuracy(console, "the same without pictures", blind)
+    examples = EXAMPLES[args.world](args.judgements, np.random.default_rng(args.seed))
+    figures["judges"] = judges = judge_figures(vlm, examples, args.batch)
     table = Table("judge", *KINDS.values(), title="AUC, sound against broken steps")
-    for judge, own in figures.judges.items():
+    for judge, own in judges.items():
         table.add_row(judge, *(f"{own[kind]:.3f}" for kind in KINDS.values()))
     console.print(table)
-    if figures.own_steps is not None:
-        console.print("the model's own steps:", step_table(figures.own_steps), markup=False)
-
-
-def main(args: Args) -> None:
-    vlm = load_vlm(args.model or bundled_checkpoint(), jnp.float32)
-    measured: dict[World, Figures] = {}
-    for world in args.worlds:
-        measured[world] = figures_of(vlm, world, args)
-        show(Console(), world, measured[world])
     if args.out is not None:
-        text = json.dumps({world: encode(own) for world, own in measured.items()}, indent=2)
-        args.out.write_text(text + "\n")
+        args.out.write_text(json.dumps(figures, indent=2) + "\n")
 
 
 if __name__ == "__main__":

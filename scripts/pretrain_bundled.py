@@ -1,8 +1,8 @@
 """Trains the bundled model on tabletop and easy-vqa, from nothing: `python scripts/pretrain_bundled.py`.
 
-Five stages: the vision tower on what stands where; the whole model on drills that ask for it, on
-tables that fill up; the same on full tables; chains and judgements; the judges on steps that the
-model itself proposed, beside broken right ones. Reads the tokenizer of
+Six stages: the vision tower on what stands where; the whole model on drills that ask for it, on
+tables that fill up; the same on full tables; drills with choices, and chains; chains and judgements;
+the judges on steps that the model itself proposed, beside broken right ones. Reads the tokenizer of
 scripts/build_bundled_tokenizer.py. Killed at any point, the same command goes on from the last
 checkpoint. At the end it writes the model into --out in the published file format;
 scripts/evaluate_bundled.py prints the held-out figures.
@@ -107,9 +107,11 @@ class Args:
     """Updates of the whole model on reading drills, on tables that fill up."""
     full_steps: int = 600
     """The same on full tables, with a learning rate that starts anew."""
+    chain_steps: int = 1600
+    """Updates of the whole model on lettered drills and on chains."""
     readings: int = 16
-    """Pictures of a batch of these two stages, one of them from easy-vqa."""
-    steps: int = 1200
+    """Pictures of a batch of these three stages, one of them from easy-vqa."""
+    steps: int = 800
     """Updates of the whole model on chains and judgements."""
     own_steps: int = 500
     """Updates of the last stage, on the model's own steps too."""
@@ -120,7 +122,7 @@ class Args:
     learning_rate: float = 2e-3
     """Of AdamW, at the plateau; half of it in the last stage."""
     judge_weight: float = 8.0
-    """Loss weight of a judge's reply in the fourth stage; a token of a chain has 1."""
+    """Loss weight of a judge's reply in the fifth stage; a token of a chain has 1."""
     own_weight: float = 20.0
     """The same in the last stage."""
     sampled: int = 2560
@@ -225,7 +227,24 @@ def drill_batch(
     things = things_at((first + step) / args.reading_steps)
     lessons = []
     for _ in range(args.readings - 1):
-        lesson = tabletop_lessons.draw_reading(processor, TOKEN, things, rng)
+        lesson = tabletop_lessons.draw_reading(processor, TOKEN, rng, things)
+        lessons.append(replace(lesson, attributes=beside(None, lesson.attributes)))
+    lessons.append(easy_lesson(processor, rng))
+    return packer.pack_chains(lessons)
+
+
+def chain_batch(packer: Packer, processor: ImageProcessor, args: Args, step: int) -> PackedBatch:
+    """The data of one step of the stage of chains, a pure function of it.
+
+    Half of the tables with lettered drills, the others with questions.
+    """
+    rng = np.random.default_rng((args.seed, 5, step))
+    lessons = []
+    for number in range(args.readings - 1):
+        if number % 2:
+            lesson = tabletop_lessons.draw_lesson(processor, TOKEN, rng)
+        else:
+            lesson = tabletop_lessons.draw_reading(processor, TOKEN, rng, lettered=True)
         lessons.append(replace(lesson, attributes=beside(None, lesson.attributes)))
     lessons.append(easy_lesson(processor, rng))
     return packer.pack_chains(lessons)
@@ -237,7 +256,7 @@ def read_out_of(step: int) -> prompts.ReadOut:
 
 
 def packed_batch(packer: Packer, processor: ImageProcessor, args: Args, step: int) -> PackedBatch:
-    """The data of one step of the fourth stage, a pure function of it."""
+    """The data of one step of the fifth stage, a pure function of it."""
     rng = np.random.default_rng((args.seed, 2, step))
     lessons = []
     for _ in range(args.lessons - 1):
@@ -339,6 +358,13 @@ def train(run: RunFolder, args: Args) -> None:
         Schedule(args.full_steps, args.learning_rate),
         functools.partial(drill_batch, packer, processor, args, args.reading_steps),
         args.checkpoints / "full",
+    )
+    params = fit(
+        language_loss(config, CLASSES, args.auxiliary_weight),
+        params,
+        Schedule(args.chain_steps, args.learning_rate),
+        functools.partial(chain_batch, packer, processor, args),
+        args.checkpoints / "chains",
     )
     params = fit(
         language_loss(config, CLASSES, args.auxiliary_weight),

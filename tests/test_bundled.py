@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -17,9 +15,7 @@ from transformers import AutoImageProcessor, AutoTokenizer, Qwen2_5_VLForConditi
 
 from verdict_jax import prompts
 from verdict_jax.benchmarks.easy_vqa import load
-from verdict_jax.benchmarks.tabletop.questions import CHOICES, FAMILIES
 from verdict_jax.bundled import bundled_checkpoint
-from verdict_jax.json_records import decode
 from verdict_jax.judges import VLMPanel
 from verdict_jax.protocols import Question
 from verdict_jax.reasoner import VLMReasoner
@@ -32,7 +28,7 @@ from verdict_jax.vlm.rows import pack_tokens
 from verdict_jax.vlm.sampling import SamplingSettings
 from verdict_jax.vlm.tokenizer import plain_ids
 
-FOLDER = bundled_checkpoint()
+FOLDER = bundled_checkpoint("easy_vqa")
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 import evaluate_bundled  # noqa: E402
@@ -55,7 +51,7 @@ def questions(count: int) -> list[Question]:
 
 
 def test_the_folder_is_small() -> None:
-    assert sum(path.stat().st_size for path in FOLDER.iterdir()) <= 8e6
+    assert sum(path.stat().st_size for path in FOLDER.iterdir()) <= 4e6
 
 
 def test_transformers_loads_it_and_gives_our_logits() -> None:
@@ -97,73 +93,17 @@ def test_transformers_loads_it_and_gives_our_logits() -> None:
     np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4)
 
 
-# Figures: the card's, measured again on a sample
+# Figures: floors below those of the card, by more than the error of so few questions.
 
 
-@functools.cache
-def card() -> dict[evaluate_bundled.World, evaluate_bundled.Figures]:
-    """What scripts/evaluate_bundled.py --out wrote beside the card."""
-    stored = json.loads((FOLDER / "figures.json").read_text(encoding="utf-8"))
-    return {world: decode(evaluate_bundled.Figures, own) for world, own in stored.items()}
-
-
-def assert_like(accuracy: Mapping[str, float], expected: Mapping[str, float]) -> None:
-    """Within four standard errors of the sample."""
-    share = expected["accuracy"]
-    error = (share * (1 - share) / accuracy["questions"]) ** 0.5
-    assert abs(accuracy["accuracy"] - share) <= 4 * error, (accuracy, expected)
-
-
-def test_the_card_states_the_stored_figures() -> None:
-    text = (FOLDER / "README.md").read_text(encoding="utf-8")
-    table = card()["tabletop"]
-    assert table.blind is not None and table.own_steps is not None
-    assert table.first_faults is not None
-    stated = [own["accuracy"] for own in (*table.answers.values(), *table.blind.values())]
-    stated += [*table.first_faults.values(), *table.own_steps.own.values()]
-    stated += [card()["easy-vqa"].answers["all"]["accuracy"]]
-    for figures in card().values():
-        stated += [value for own in figures.judges.values() for value in own.values()]
-    assert len(stated) > 40
-    missing = [value for value in stated if f"{value:.3f}" not in text]
-    assert not missing
-
-
-def test_the_cards_figures_keep_the_bounds() -> None:
-    """Errs often enough to leave room, but no family by chance, and not without the picture."""
-    table, chance = card()["tabletop"], 1 / CHOICES
-    assert table.blind is not None and table.own_steps is not None
-    assert 0.55 <= table.answers["all"]["accuracy"] <= 0.80
-    for family in FAMILIES:
-        assert table.answers[family]["accuracy"] >= chance + 0.15, family
-    assert table.blind["all"]["accuracy"] <= chance + 0.05
-    assert card()["easy-vqa"].answers["all"]["accuracy"] >= 0.85
-    assert table.own_steps.own["visual"] >= 0.70
-
-
-def test_easy_vqa_again() -> None:
+def test_it_answers_and_judges() -> None:
     traces = evaluate_bundled.greedy_traces(vlm(), questions(QUESTIONS), 48)
-    assert_like(evaluate_bundled.accuracy(traces), card()["easy-vqa"].answers["all"])
+    answers = evaluate_bundled.accuracy(traces)
+    assert answers["accuracy"] >= 0.75 and answers["no_answer"] <= 0.05
     examples = evaluate_bundled.easy_vqa_examples(4 * QUESTIONS, np.random.default_rng(0))
     figures = evaluate_bundled.judge_figures(vlm(), examples, 48)
     for judge, kind in evaluate_bundled.KINDS.items():
-        assert abs(figures[judge][kind] - card()["easy-vqa"].judges[judge][kind]) < 0.1
-
-
-def test_tabletop_again() -> None:
-    args = evaluate_bundled.Args(
-        questions=QUESTIONS, sampled=24, judgements=4 * QUESTIONS, batch=48
-    )
-    figures, expected = evaluate_bundled.figures_of(vlm(), "tabletop", args), card()["tabletop"]
-    assert figures.blind is not None and expected.blind is not None
-    assert figures.own_steps is not None and expected.own_steps is not None
-    assert figures.first_faults is not None and expected.first_faults is not None
-    assert_like(figures.answers["all"], expected.answers["all"])
-    assert_like(figures.blind["all"], expected.blind["all"])
-    for judge, kind in evaluate_bundled.KINDS.items():
-        assert abs(figures.judges[judge][kind] - expected.judges[judge][kind]) < 0.1
-    assert abs(figures.own_steps.own["visual"] - expected.own_steps.own["visual"]) < 0.12
-    assert abs(figures.first_faults["none"] - expected.first_faults["none"]) < 0.2
+        assert figures[judge][kind] >= 0.65, (judge, figures[judge])
 
 
 # Same seed, same trace

@@ -199,7 +199,7 @@ def test_a_bad_place_for_the_demos_traces_is_found_before_the_model_is_read(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    (tmp_path / "easy-vqa.json").mkdir()
+    (tmp_path / "easy-vqa-test-200.json").mkdir()
     monkeypatch.setattr(cli_reason, "load", lambda *arguments: pytest.fail("read it"))
     with pytest.raises(SystemExit) as stopped:
         main(["demo", "--out", str(tmp_path / out)])

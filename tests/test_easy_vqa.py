@@ -40,7 +40,7 @@ from verdict_jax.benchmarks.examples import JudgeExample, ReasonerExample, StepV
 from verdict_jax.protocols import Question
 
 PUBLISHED = Path(str(importlib.resources.files("easy_vqa"))) / "data"
-BUNDLED = Path(easy_vqa.__file__).parents[1] / "bundled" / "tabletop"
+BUNDLED = Path(easy_vqa.__file__).parents[1] / "bundled" / "easy_vqa"
 SPLITS: tuple[easy_vqa.Split, ...] = ("train", "test")
 TOKENIZER = Tokenizer.from_file(str(BUNDLED / "tokenizer.json"))
 deterministic = settings(derandomize=True, deadline=None, max_examples=100)

@@ -673,10 +673,31 @@ def test_drills_ask_for_what_stands_where() -> None:
     }
 
 
+def test_lettered_drills_hold_the_answer_once_at_any_place() -> None:
+    things = (Thing((1, 1), "red", "ball", "large"), Thing((6, 2), "white", "cone", "small"))
+    drawn = drills.draw_lettered(Scene(things), 80, np.random.default_rng(0))
+    right = {
+        "Where is the red ball?": ("a1", "The red ball is on a1."),
+        "Where is the white cone?": ("f2", "The white cone is on f2."),
+        "Which of these is on a1?": ("red ball", "On a1 is a large red ball."),
+        "Which of these is on f2?": ("white cone", "On f2 is a small white cone."),
+    }
+    letters = collections.Counter()
+    for example in drawn:
+        answer, step = right[example.question.text]
+        choices = example.question.choices
+        assert len(set(choices)) == 4 and choices.count(answer) == 1
+        letter = LETTERS[choices.index(answer)]
+        assert example.question.answer == letter
+        assert example.steps == (step, f"Answer: {letter}")
+        letters[letter] += 1
+    assert min(letters[letter] for letter in LETTERS) >= 10
+
+
 def test_tables_of_drills_are_train_tables_of_the_size_asked_for() -> None:
     rng = np.random.default_rng(3)
     for _ in range(4):
-        reading = lessons.draw_reading(processor(), 16, (2, 3), rng)
+        reading = lessons.draw_reading(processor(), 16, rng, (2, 3))
         assert len(reading.chains[0].steps) - 2 in (2, 3)
         assert not reading.judgements and not any(c.question.choices for c in reading.chains)
 

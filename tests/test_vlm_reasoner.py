@@ -171,7 +171,7 @@ def test_loading_keeps_or_casts_the_stored_type() -> None:
 
 def test_bundled_checkpoints_are_found_by_name() -> None:
     assert (bundled_checkpoint() / "tokenizer.json").is_file()
-    with pytest.raises(ValueError, match="tabletop"):
+    with pytest.raises(ValueError, match="easy_vqa"):
         bundled_checkpoint("no such")
 
 

@@ -40,8 +40,8 @@ RuleName = Literal[
 ]
 """The keys of `rules.RULES`, spelled out so that --help lists them without loading jax."""
 
-DEMO_EASY_VQA, DEMO_TABLETOP = 200, 0
-"""Test questions at which a person sees candidates that differ and one that is rejected."""
+DEMO_ITEMS = ("easy-vqa/test/200", "easy-vqa/test/610")
+"""Test items on which a person sees candidates that differ and one that is rejected."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,8 @@ class Run(Command):
     of the judges' game; a candidate is accepted if the settled mean is above tau and the
     dispersion below epsilon; the best accepted one goes on, else the best mean - dispersion.
 
-    Without --model the small bundled model answers: it knows two worlds only, easy-vqa (one
-    coloured shape a picture) and tabletop (`verdict tabletop` draws it). --model takes the folder of
-    any Qwen2.5-VL checkpoint.
+    Without --model the small bundled model answers: it knows the world of easy-vqa only (one
+    coloured shape a picture). --model takes the folder of any Qwen2.5-VL checkpoint.
 
     examples:
       verdict run --image shape.png --question "what color is the shape?"
@@ -147,7 +146,7 @@ class Run(Command):
 
 @dataclass(frozen=True)
 class Demo(Command):
-    """Answer a test picture each of easy-vqa and tabletop with the bundled model; write the traces.
+    """Answer two pictures of easy-vqa's test split with the bundled model; write the traces.
 
     Shown are each picture's path and question; per step the candidates with the raw scores of the
     judges V, L and C, where the scores settle, mean and dispersion, and whether the step was
@@ -160,17 +159,19 @@ class Demo(Command):
     seed: Annotated[int, tyro.conf.arg(help="The same seed gives the same traces.")] = 0
 
     def run(self) -> None:
-        paths = [self.out / f"{world}.json" for world in ("easy-vqa", "tabletop")]
+        paths = {item: self.out / f"{item.replace('/', '-')}.json" for item in DEMO_ITEMS}
         self.out.mkdir(parents=True, exist_ok=True)
-        for path in paths:
+        for path in paths.values():
             _check_out(path)
         use_compilation_cache()
         from rich.console import Console
 
+        from verdict_jax.benchmarks import easy_vqa
         from verdict_jax.reasoner import VLMReasoner
         from verdict_jax.rules import RuleParameters
         from verdict_jax.vlm.sampling import SamplingSettings
 
+        questions = [question for question in easy_vqa.load("test") if question.id in DEMO_ITEMS]
         method, console = Method(), Console()
         with waiting("reading the model"):
             vlm = load(None)
@@ -178,24 +179,13 @@ class Demo(Command):
             judges = method.panels(vlm)
         with waiting("reasoning (the first run compiles)"):
             traces = _traces(
-                self._questions(), reasoner, judges, "verdict", RuleParameters(), method.n,
-                self.seed, method.max_steps,
+                questions, reasoner, judges, "verdict", RuleParameters(), method.n, self.seed,
+                method.max_steps,
             )  # fmt: skip
         _show(traces, console)
-        for path, trace in zip(paths, traces, strict=True):
-            _write(path, trace)
-            console.print(f"trace: {path}", highlight=False)
-
-    def _questions(self) -> tuple[Question, Question]:
-        """One of each world; tabletop's picture is drawn here, so it is written to be seen."""
-        from dataclasses import replace
-
-        from verdict_jax.benchmarks import easy_vqa, tabletop
-
-        (item,) = tabletop.load("test", tabletop.TEST_SEED, 1, start=DEMO_TABLETOP)
-        picture = self.out / "tabletop.png"
-        item.picture.save(picture)
-        return easy_vqa.load("test")[DEMO_EASY_VQA], replace(item.question, images=(picture,))
+        for trace in traces:
+            _write(paths[trace.item], trace)
+            console.print(f"trace: {paths[trace.item]}", highlight=False)
 
 
 def _traces(

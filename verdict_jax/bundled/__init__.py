@@ -6,7 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 
 
-def bundled_checkpoint(name: str = "tabletop") -> Path:
+def bundled_checkpoint(name: str = "easy_vqa") -> Path:
     """The folder of a checkpoint that ships with the package; `vlm.checkpoint.load_vlm` reads it.
 
     Raises:

@@ -1,10 +1,13 @@
 """Reading drills: short questions that any table settles, to train the eye before reasoning.
 
 No test asks them. A model of few parameters that starts with whole chains learns their form and
-never looks at the picture; these ask for what stands where and for nothing else.
+looks neither at the picture nor at the question; these ask for what stands where, and with choices
+for the letter of what was found.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -19,14 +22,27 @@ from verdict_jax.benchmarks.tabletop.language import (
     sentence,
     tile_text,
 )
-from verdict_jax.benchmarks.tabletop.scene import Scene, Thing
-from verdict_jax.prompts import ANSWER_PREFIX
+from verdict_jax.benchmarks.tabletop.questions import CHOICES
+from verdict_jax.benchmarks.tabletop.scene import NAMES, TILES, Scene, Thing
+from verdict_jax.prompts import ANSWER_PREFIX, LETTERS
 from verdict_jax.protocols import Question
 
 
 def _drill(text: str, steps: tuple[Meaning, ...], answer: str) -> ReasonerExample:
     question = Question("drill", text, answer=answer)
     return ReasonerExample(question, (*map(sentence, steps), ANSWER_PREFIX + answer))
+
+
+def _lettered(
+    text: str, step: Meaning, answer: str, others: Sequence[str], rng: np.random.Generator
+) -> ReasonerExample:
+    """With the answer among choices in a random order."""
+    wrong = [others[i] for i in rng.permutation(len(others))[: CHOICES - 1]]
+    choices = [answer, *wrong]
+    order = rng.permutation(CHOICES)
+    letter = LETTERS[int(np.flatnonzero(order == 0)[0])]
+    question = Question("drill", text, (), tuple(choices[i] for i in order), letter)
+    return ReasonerExample(question, (sentence(step), ANSWER_PREFIX + letter))
 
 
 def where(thing: Thing) -> ReasonerExample:
@@ -39,6 +55,22 @@ def what(thing: Thing) -> ReasonerExample:
     """Asks what stands on a tile."""
     step = Seen(thing.tile, thing.size, thing.name)
     return _drill(f"What is on {tile_text(thing.tile)}?", (step,), name_text(thing.name))
+
+
+def where_of(thing: Thing, rng: np.random.Generator) -> ReasonerExample:
+    """Asks for a thing's tile among others."""
+    others = [tile_text(tile) for tile in TILES if tile != thing.tile]
+    step = Located(thing.name, thing.tile)
+    text = f"Where is the {name_text(thing.name)}?"
+    return _lettered(text, step, tile_text(thing.tile), others, rng)
+
+
+def which(thing: Thing, rng: np.random.Generator) -> ReasonerExample:
+    """Asks which of several things stands on a tile."""
+    others = [name_text(name) for name in NAMES if name != thing.name]
+    step = Seen(thing.tile, thing.size, thing.name)
+    text = f"Which of these is on {tile_text(thing.tile)}?"
+    return _lettered(text, step, name_text(thing.name), others, rng)
 
 
 def walk(scene: Scene) -> ReasonerExample:
@@ -62,3 +94,11 @@ def draw_drills(scene: Scene, count: int, rng: np.random.Generator) -> tuple[Rea
     things = [scene.things[i] for i in rng.integers(len(scene.things), size=count - 1)]
     single = [(where, what)[i % 2](thing) for i, thing in enumerate(things)]
     return (walk(scene), *single)
+
+
+def draw_lettered(
+    scene: Scene, count: int, rng: np.random.Generator
+) -> tuple[ReasonerExample, ...]:
+    """Drills with choices, half of each kind; arguments as of `draw_drills`."""
+    things = [scene.things[i] for i in rng.integers(len(scene.things), size=count)]
+    return tuple((where_of, which)[i % 2](thing, rng) for i, thing in enumerate(things))

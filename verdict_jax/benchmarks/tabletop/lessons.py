@@ -8,11 +8,20 @@ from jaxtyping import Int
 from verdict_jax.benchmarks.examples import JudgeExample, ReasonerExample
 from verdict_jax.benchmarks.tabletop import Item, draw_table
 from verdict_jax.benchmarks.tabletop.breaks import draw_judgement
-from verdict_jax.benchmarks.tabletop.drills import draw_drills
+from verdict_jax.benchmarks.tabletop.drills import draw_drills, draw_lettered
 from verdict_jax.benchmarks.tabletop.language import sentence
 from verdict_jax.benchmarks.tabletop.picture import PIXELS, VISIBLE, Picture, render
 from verdict_jax.benchmarks.tabletop.questions import chain
-from verdict_jax.benchmarks.tabletop.scene import COLORS, SHAPES, SIDE, SIZES, Scene, draw_scene
+from verdict_jax.benchmarks.tabletop.scene import (
+    COLORS,
+    FEWEST,
+    MOST,
+    SHAPES,
+    SIDE,
+    SIZES,
+    Scene,
+    draw_scene,
+)
 from verdict_jax.packing import Lesson
 from verdict_jax.vlm.images import ImageProcessor, ProcessedImage
 
@@ -22,7 +31,7 @@ CLASSES = (len(COLORS), len(SHAPES), len(SIZES), SIDE, SIDE)
 QUESTIONS = 4
 """About one table."""
 
-DRILLS = 14
+DRILLS, LETTERED = 14, 8
 """About one table: a row of training holds no more."""
 
 
@@ -69,21 +78,27 @@ def judgement(item: Item, rng: np.random.Generator) -> JudgeExample:
 
 
 def draw_reading(
-    processor: ImageProcessor, token: int, things: tuple[int, int], rng: np.random.Generator
+    processor: ImageProcessor,
+    token: int,
+    rng: np.random.Generator,
+    things: tuple[int, int] = (FEWEST, MOST),
+    lettered: bool = False,
 ) -> Lesson:
     """A train table with drills about it.
 
     Args:
         processor, token: as of `label_picture`.
-        things: the fewest and the most on the table.
         rng: advanced in place.
+        things: the fewest and the most on the table.
+        lettered: with choices.
     """
+    draw, count = (draw_lettered, LETTERED) if lettered else (draw_drills, DRILLS)
     while True:
         scene = draw_scene(rng, things=things)
         drawn = render(scene, rng)
         if scene.split == "train" and drawn.visible.min() >= VISIBLE:
             picture, labels = label_picture(processor, scene, drawn, token)
-            return Lesson(picture, draw_drills(scene, DRILLS, rng), (), labels)
+            return Lesson(picture, draw(scene, count, rng), (), labels)
 
 
 def draw_lesson(processor: ImageProcessor, token: int, rng: np.random.Generator) -> Lesson:
