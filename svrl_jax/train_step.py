@@ -300,7 +300,7 @@ def make_train_step(
             ratio=sums.ratio / tokens,
             clip_share=sums.clipped / tokens,
             entropy=sums.entropy / tokens,
-            gradient_norm=optax.global_norm(gradient),
+            gradient_norm=optax.tree.norm(gradient),
             advantage_spread=jnp.std(jnp.asarray(batch.advantages)),
             length=jnp.sum(batch.completion_mask) / rows,
         )
