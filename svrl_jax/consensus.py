@@ -65,7 +65,13 @@ class Consensus:
         accepted: list[bool],
     ) -> None:
         questions = [self._question(pairs[group[0]][0]) for group in groups]
-        candidates = [[Candidate(_line(pairs[place][1])) for place in group] for group in groups]
+        candidates = [
+            [
+                Candidate(prompts.snippet_text(pairs[place][1].title, pairs[place][1].text))
+                for place in group
+            ]
+            for group in groups
+        ]
         scores, mask = self.panel.score(self.panel.start(questions), candidates)
         present = np.zeros(mask.shape[:2], bool)
         for row, group in enumerate(groups):
@@ -81,8 +87,3 @@ class Consensus:
         gold = task.golds[0] if self.gold_shown else None
         text = prompts.snippet_question(task.question.text, gold)
         return replace(task.question, text=text, answer=None)
-
-
-def _line(snippet: Snippet) -> str:
-    """As the policy reads it, without a number."""
-    return f"{snippet.title}: {snippet.text}" if snippet.title else snippet.text

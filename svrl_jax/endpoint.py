@@ -17,7 +17,6 @@ from svrl_jax.search.api_key import api_key
 from svrl_jax.search.http_client import Call, JsonClient, RetryPolicy, check_url
 from svrl_jax.search.protocol import SearchError
 from svrl_jax.task import Task
-from svrl_jax.trajectory import Snippet
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 """Holds the key, if the endpoint wants one."""
@@ -135,7 +134,9 @@ class EndpointOracle:
         return _each(evidence, lambda one: one.task.question.id, self._label)
 
     def _label(self, evidence: Evidence) -> OracleLabels:
-        lines = [_line(snippet) for snippets in evidence.shown for snippet in snippets]
+        lines = [
+            prompts.snippet_text(s.title, s.text) for snippets in evidence.shown for s in snippets
+        ]
 
         def read(reply: Mapping[str, object]) -> OracleLabels:
             queries = _marks(reply.get("queries"), len(evidence.queries), "queries")
@@ -174,7 +175,3 @@ class EndpointGrader:
 
         request = prompts.grader_request(task.question.text, task.golds, answer)
         return self._endpoint.ask(prompts.GRADER, request, read)
-
-
-def _line(snippet: Snippet) -> str:
-    return f"{snippet.title}: {snippet.text}"

@@ -125,6 +125,7 @@ def rule_oracle(is_useful: Callable[[Snippet, Task], bool]) -> SnippetOracle:
     """The offline default: a program says what is evidence.
 
     Args:
-        is_useful: of a data set, such as `datasets.flags.oracle.is_useful`.
+        is_useful: of a data set, such as `datasets.flags.World.is_useful`
+            by the task's entity and golds.
     """
     return SnippetOracle(lambda pairs: [is_useful(snippet, task) for task, snippet in pairs])

@@ -65,9 +65,14 @@ NO_HITS = "Nothing was found."
 LIMIT = "No more searches of this kind are allowed."
 
 
+def snippet_text(title: str, text: str) -> str:
+    """One piece of evidence, as policy, judges and endpoints read it."""
+    return f"{title}: {text}" if title else text
+
+
 def snippet_line(number: int, title: str, text: str) -> str:
-    """One piece of evidence as the policy reads it, numbered from 1."""
-    return f"{number}. {title}: {text}" if title else f"{number}. {text}"
+    """`snippet_text` in the policy's list, numbered from 1."""
+    return f"{number}. {snippet_text(title, text)}"
 
 
 def failure(message: str) -> str:

@@ -235,8 +235,7 @@ def roll_out(
             break
         for index, message in zip(searching, messages, strict=True):
             rows[index].spans.append(_tool_span(vlm, message))
-        places = {index: place for place, index in enumerate(live)}
-        state = prefixes.take(state, [places[i] for i in searching], bucket(len(searching)))
+        state = _kept(state, live, searching)
         state = prefixes.append(
             vlm, state, [np.concatenate([s.ids for s in rows[i].spans[-2:]]) for i in searching]
         )
@@ -253,8 +252,13 @@ def _begin(
         rows[index].finish = "length"
     if len(fits) == len(live):
         return state, list(live)
+    return _kept(state, live, fits), fits
+
+
+def _kept(state: prefixes.Prefixes, live: Sequence[int], kept: Sequence[int]) -> prefixes.Prefixes:
+    """Of the state of the live rows, that of the ones that go on."""
     places = {index: place for place, index in enumerate(live)}
-    return prefixes.take(state, [places[i] for i in fits], bucket(len(fits))), fits
+    return prefixes.take(state, [places[i] for i in kept], bucket(len(kept)))
 
 
 def _prompts(
