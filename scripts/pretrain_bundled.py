@@ -1,8 +1,9 @@
 """Trains the bundled model on tabletop and easy-vqa, from nothing: `python scripts/pretrain_bundled.py`.
 
 Six stages: the vision tower on what stands where; the whole model on drills that ask for it, on
-tables that fill up; the same on full tables; drills with choices, and chains; chains and judgements;
-the judges on steps that the model itself proposed, beside broken right ones. Reads the tokenizer of
+tables that fill up; the same on full tables; with two more layers, on drills with choices and on
+chains; on chains and judgements; the judges on steps that the model itself proposed, beside broken
+right ones. Reads the tokenizer of
 scripts/build_bundled_tokenizer.py. Killed at any point, the same command goes on from the last
 checkpoint. At the end it writes the model into --out in the published file format;
 scripts/evaluate_bundled.py prints the held-out figures.
@@ -38,6 +39,7 @@ from verdict_jax.benchmarks.tabletop.own_steps import (
 )
 from verdict_jax.benchmarks.tabletop.picture import PIXELS
 from verdict_jax.benchmarks.tabletop.scene import FEWEST, MOST
+from verdict_jax.induction import prepend_induction
 from verdict_jax.json_records import decode, encode
 from verdict_jax.packing import Lesson, PackedBatch, Packer, PictureBatch, pack_pictures
 from verdict_jax.reasoner import VLMReasoner
@@ -107,8 +109,8 @@ class Args:
     """Updates of the whole model on reading drills, on tables that fill up."""
     full_steps: int = 600
     """The same on full tables, with a learning rate that starts anew."""
-    chain_steps: int = 1600
-    """Updates of the whole model on lettered drills and on chains."""
+    chain_steps: int = 1200
+    """Updates of the whole model, grown by two layers, on lettered drills and on chains."""
     readings: int = 16
     """Pictures of a batch of these three stages, one of them from easy-vqa."""
     steps: int = 800
@@ -120,9 +122,14 @@ class Args:
     width: int = 448
     """Tokens of a training row."""
     learning_rate: float = 2e-3
-    """Of AdamW, at the plateau; half of it in the last stage."""
+    """Of AdamW, at the plateau, in the first three stages."""
+    grown_rate: float = 7e-4
+    """The same from then on; half of it in the last stage. At 2e-3 the grown layers lose what they
+    begin with."""
+    answer_weight: float = 5.0
+    """Loss weight of the tokens of an answer; another token of a chain has 1."""
     judge_weight: float = 8.0
-    """Loss weight of a judge's reply in the fifth stage; a token of a chain has 1."""
+    """The same of a judge's reply in the fifth stage."""
     own_weight: float = 20.0
     """The same in the last stage."""
     sampled: int = 2560
@@ -140,7 +147,7 @@ class Args:
 
 
 def build_config(tokenizer_folder: Path) -> Config:
-    """The model around the tokenizer's vocabulary: 2.3 million parameters."""
+    """The model around the tokenizer's vocabulary, before it grows."""
     tokenizer = load_tokenizer(tokenizer_folder)
     ids = {token: tokenizer.convert_tokens_to_ids(token) for token in tokenizer.get_added_vocab()}
     text = TextConfig(
@@ -317,6 +324,12 @@ def sampled_steps(
     return by_table
 
 
+def grow(config: Config, params: Params, key: jax.Array) -> tuple[Config, Params]:
+    """The model with two more decoder layers, before its own."""
+    text, grown = prepend_induction(config.text, params["text"], key)
+    return replace(config, text=text), {**params, "text": grown}
+
+
 def write_model(
     tokenizer_folder: Path, folder: Path, config: Config, params: Params, dtype: DTypeLike
 ) -> None:
@@ -344,7 +357,7 @@ def train(run: RunFolder, args: Args) -> None:
         lambda step: picture_batch(config, processor, args, step),
         args.checkpoints / "vision",
     )
-    packer = Packer(config, tokenizer, args.width, args.judge_weight)
+    packer = Packer(config, tokenizer, args.width, args.judge_weight, args.answer_weight)
     params = fit(
         language_loss(config, CLASSES, args.auxiliary_weight),
         params,
@@ -359,17 +372,18 @@ def train(run: RunFolder, args: Args) -> None:
         functools.partial(drill_batch, packer, processor, args, args.reading_steps),
         args.checkpoints / "full",
     )
+    config, params = grow(config, params, jax.random.key(args.seed))
     params = fit(
         language_loss(config, CLASSES, args.auxiliary_weight),
         params,
-        Schedule(args.chain_steps, args.learning_rate),
+        Schedule(args.chain_steps, args.grown_rate),
         functools.partial(chain_batch, packer, processor, args),
         args.checkpoints / "chains",
     )
     params = fit(
         language_loss(config, CLASSES, args.auxiliary_weight),
         params,
-        Schedule(args.steps, args.learning_rate),
+        Schedule(args.steps, args.grown_rate),
         functools.partial(packed_batch, packer, processor, args),
         args.checkpoints / "language",
     )
@@ -377,11 +391,11 @@ def train(run: RunFolder, args: Args) -> None:
     second = args.checkpoints / "model"
     write_model(args.out, second, config, params, jnp.float32)
     nodes = sampled_steps(run, second, args)
-    packer = Packer(config, tokenizer, args.width, args.own_weight)
+    packer = Packer(config, tokenizer, args.width, args.own_weight, args.answer_weight)
     params = fit(
         language_loss(config, CLASSES, args.auxiliary_weight),
         params,
-        Schedule(args.own_steps, args.learning_rate / 2),
+        Schedule(args.own_steps, args.grown_rate / 2),
         functools.partial(own_batch, packer, processor, args, nodes),
         args.checkpoints / "own",
     )

@@ -175,7 +175,7 @@ def train(args: Args) -> None:
         (3, "judging", args.judging_steps, args.judging_weight),
     )
     for stage, name, steps, judge_weight in stages:
-        packer = Packer(config, tokenizer, args.width, judge_weight)
+        packer = Packer(config, tokenizer, args.width, judge_weight, 1.0)
         params = fit(
             language_loss(config, CLASSES, args.auxiliary_weight),
             params,

@@ -45,7 +45,9 @@ CLASSES = (8, 3)
 
 @pytest.fixture(scope="module")
 def packer() -> Packer:
-    return Packer(CONFIG, load_tokenizer(bundled_checkpoint()), 288, judge_weight=5.0)
+    return Packer(
+        CONFIG, load_tokenizer(bundled_checkpoint()), 288, judge_weight=5.0, answer_weight=1.0
+    )
 
 
 @pytest.fixture(scope="module")

@@ -106,11 +106,10 @@ def pack_pictures(
 
 @dataclass(frozen=True)
 class _Continuation:
-    """Ids behind a prefix; the last `supervised` of them are predicted."""
+    """Ids behind a prefix; the last ones are predicted, with these weights."""
 
     ids: Int32[np.ndarray, "time"]
-    supervised: int
-    weight: float
+    weights: list[float]
 
 
 @dataclass(frozen=True)
@@ -142,12 +141,14 @@ class Packer:
         tokenizer: of the model.
         width: tokens of a row.
         judge_weight: loss weight of a judge's reply, where a chain's token has 1.
+        answer_weight: of the tokens of a chain's last step, which are few.
     """
 
     config: Config
     tokenizer: PreTrainedTokenizerFast
     width: int
     judge_weight: float
+    answer_weight: float
 
     def _row(
         self,
@@ -169,8 +170,8 @@ class Packer:
             positions.append(np.broadcast_to(steps, (3, size)))
             segments.append(np.full(size, number, np.int32))
             length += size
-            predictors += range(length - continuation.supervised - 1, length - 1)
-            weights += [continuation.weight] * continuation.supervised
+            predictors += range(length - len(continuation.weights) - 1, length - 1)
+            weights += continuation.weights
         tokens = np.concatenate(ids)
         feature_ids = np.full(len(tokens), -1, np.int32)
         feature_ids[: len(prefix.feature_ids)] = prefix.feature_ids
@@ -194,7 +195,9 @@ class Packer:
             question = prompts.question_text(example.question.text, example.question.choices)
             chain = np.concatenate([_plain(self.tokenizer, prompts.chain_text(example.steps)), end])
             ids = np.concatenate([_plain(self.tokenizer, question), around.closing, chain])
-            return _Continuation(ids, len(chain), 1.0)
+            last = 1 + len(_plain(self.tokenizer, example.steps[-1]))
+            weights = [1.0] * (len(chain) - last) + [self.answer_weight] * last
+            return _Continuation(ids, weights)
 
         row = token_row(around.opening, self.config, [picture])
         return self._row(row, map(continuation, chains))
@@ -228,7 +231,7 @@ class Packer:
             parts += [_plain(self.tokenizer, prompts.judge_step(step)) for step in steps]
             reply = _plain(self.tokenizer, REPLIES[read_out][example.verdict.good(judge)])
             ids = np.concatenate([*parts, around.closing, reply])
-            return _Continuation(ids, len(reply), self.judge_weight)
+            return _Continuation(ids, [self.judge_weight] * len(reply))
 
         row = token_row(around.opening, self.config, pictures)
         return self._row(row, map(continuation, examples))
