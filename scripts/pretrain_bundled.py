@@ -1,9 +1,9 @@
 """Trains the bundled model on tabletop and easy-vqa, from nothing: `python scripts/pretrain_bundled.py`.
 
-Six stages: the vision tower on what stands where; the whole model on drills that ask for it, on
-tables that fill up; the same on full tables; with two more layers, on drills with choices and on
-chains; on chains and judgements; the judges on steps that the model itself proposed, beside broken
-right ones. Reads the tokenizer of
+Eight stages: the vision tower on what stands where; the whole model on drills that ask for it, on
+tables that fill up; the same on full tables; on drills with choices, and on chains; with two more
+layers, on naming a choice by its letter, without pictures; on drills and chains again; on chains
+and judgements; the judges on steps that the model itself proposed, beside broken right ones. Reads the tokenizer of
 scripts/build_bundled_tokenizer.py. Killed at any point, the same command goes on from the last
 checkpoint. At the end it writes the model into --out in the published file format;
 scripts/evaluate_bundled.py prints the held-out figures.
@@ -31,6 +31,7 @@ from verdict_jax import prompts
 from verdict_jax.benchmarks import easy_vqa_lessons
 from verdict_jax.benchmarks.tabletop import draw_table
 from verdict_jax.benchmarks.tabletop import lessons as tabletop_lessons
+from verdict_jax.benchmarks.tabletop.drills import letter
 from verdict_jax.benchmarks.tabletop.own_steps import (
     OwnSteps,
     draw_own,
@@ -41,7 +42,7 @@ from verdict_jax.benchmarks.tabletop.picture import PIXELS
 from verdict_jax.benchmarks.tabletop.scene import FEWEST, MOST
 from verdict_jax.induction import prepend_induction
 from verdict_jax.json_records import decode, encode
-from verdict_jax.packing import Lesson, PackedBatch, Packer, PictureBatch, pack_pictures
+from verdict_jax.packing import Lesson, PackedBatch, Packer, PictureBatch, pack_batch, pack_pictures
 from verdict_jax.reasoner import VLMReasoner
 from verdict_jax.run_folder import RunFolder, open_run
 from verdict_jax.supervised import Schedule, fit, init_with_heads, language_loss, vision_loss
@@ -94,6 +95,9 @@ PREPROCESSOR = {
 CLASSES = (*easy_vqa_lessons.CLASSES, *tabletop_lessons.CLASSES)
 """Of the auxiliary heads, side by side."""
 
+LETTERS = 9
+"""Drills in a row of letters: as many as fit."""
+
 OWN_STEPS = "own_steps.jsonl"
 
 
@@ -109,10 +113,14 @@ class Args:
     """Updates of the whole model on reading drills, on tables that fill up."""
     full_steps: int = 600
     """The same on full tables, with a learning rate that starts anew."""
-    chain_steps: int = 1200
-    """Updates of the whole model, grown by two layers, on lettered drills and on chains."""
+    choice_steps: int = 400
+    """Updates of the whole model on drills with choices and on chains."""
+    letter_steps: int = 320
+    """Updates of the whole model, grown by two layers, on letters without pictures."""
+    chain_steps: int = 1000
+    """Updates on drills with choices and on chains again."""
     readings: int = 16
-    """Pictures of a batch of these three stages, one of them from easy-vqa."""
+    """Pictures, or rows of letters, of a batch of these stages; one picture is from easy-vqa."""
     steps: int = 800
     """Updates of the whole model on chains and judgements."""
     own_steps: int = 500
@@ -122,14 +130,14 @@ class Args:
     width: int = 448
     """Tokens of a training row."""
     learning_rate: float = 2e-3
-    """Of AdamW, at the plateau, in the first three stages."""
-    grown_rate: float = 7e-4
+    """Of AdamW, at the plateau, until the model grows."""
+    grown_rate: float = 5e-4
     """The same from then on; half of it in the last stage. At 2e-3 the grown layers lose what they
     begin with."""
     answer_weight: float = 5.0
     """Loss weight of the tokens of an answer; another token of a chain has 1."""
     judge_weight: float = 8.0
-    """The same of a judge's reply in the fifth stage."""
+    """The same of a judge's reply in the seventh stage."""
     own_weight: float = 20.0
     """The same in the last stage."""
     sampled: int = 2560
@@ -240,12 +248,19 @@ def drill_batch(
     return packer.pack_chains(lessons)
 
 
-def chain_batch(packer: Packer, processor: ImageProcessor, args: Args, step: int) -> PackedBatch:
-    """The data of one step of the stage of chains, a pure function of it.
+def chain_batch(
+    packer: Packer, processor: ImageProcessor, args: Args, stage: int, step: int
+) -> PackedBatch:
+    """The data of one step of the stages of choices and of chains, a pure function of it.
 
     Half of the tables with lettered drills, the others with questions.
+
+    Args:
+        packer, processor, args: of the run.
+        stage: its number.
+        step: of the stage.
     """
-    rng = np.random.default_rng((args.seed, 5, step))
+    rng = np.random.default_rng((args.seed, stage, step))
     lessons = []
     for number in range(args.readings - 1):
         if number % 2:
@@ -257,13 +272,27 @@ def chain_batch(packer: Packer, processor: ImageProcessor, args: Args, step: int
     return packer.pack_chains(lessons)
 
 
+def letter_batch(packer: Packer, args: Args, step: int) -> PackedBatch:
+    """The data of one step of the stage of letters, a pure function of it.
+
+    Answers alone are learnt: what else there is to learn drowns the little that leads to letters.
+    """
+    rng = np.random.default_rng((args.seed, 6, step))
+    only_answers = replace(packer, step_weight=0.0, answer_weight=1.0)
+    rows = [
+        only_answers.chain_row([letter(rng) for _ in range(LETTERS)], None)
+        for _ in range(args.readings)
+    ]
+    return pack_batch(None, rows, args.width, packer.config.pad_token_id)
+
+
 def read_out_of(step: int) -> prompts.ReadOut:
     """Mostly digits, the default; the two others once in ten steps each."""
     return {8: "yes_no", 9: "verbal"}.get(step % 10, "digits")
 
 
 def packed_batch(packer: Packer, processor: ImageProcessor, args: Args, step: int) -> PackedBatch:
-    """The data of one step of the fifth stage, a pure function of it."""
+    """The data of one step of the seventh stage, a pure function of it."""
     rng = np.random.default_rng((args.seed, 2, step))
     lessons = []
     for _ in range(args.lessons - 1):
@@ -372,12 +401,26 @@ def train(run: RunFolder, args: Args) -> None:
         functools.partial(drill_batch, packer, processor, args, args.reading_steps),
         args.checkpoints / "full",
     )
+    params = fit(
+        language_loss(config, CLASSES, args.auxiliary_weight),
+        params,
+        Schedule(args.choice_steps, args.learning_rate),
+        functools.partial(chain_batch, packer, processor, args, 5),
+        args.checkpoints / "choices",
+    )
     config, params = grow(config, params, jax.random.key(args.seed))
     params = fit(
         language_loss(config, CLASSES, args.auxiliary_weight),
         params,
+        Schedule(args.letter_steps, args.grown_rate),
+        functools.partial(letter_batch, packer, args),
+        args.checkpoints / "letters",
+    )
+    params = fit(
+        language_loss(config, CLASSES, args.auxiliary_weight),
+        params,
         Schedule(args.chain_steps, args.grown_rate),
-        functools.partial(chain_batch, packer, processor, args),
+        functools.partial(chain_batch, packer, processor, args, 7),
         args.checkpoints / "chains",
     )
     params = fit(

@@ -24,10 +24,10 @@ from svrl_jax.grammar import (
     Malformed,
     TextSearch,
     Turn,
-    defuse,
     parse,
     unique_queries,
 )
+from svrl_jax.messages import message_ids, tool_message
 from svrl_jax.search.batch import search_all
 from svrl_jax.search.protocol import ImageHit, ImageTool, Request, SearchError, TextTool
 from svrl_jax.search.ranking import shuffle
@@ -39,19 +39,16 @@ from svrl_jax.trajectory import (
     TextResult,
     Trajectory,
 )
+from verdict_jax.asking import question_rows
 from verdict_jax.keys import sampling_keys
-from verdict_jax.prompts import question_text
-from verdict_jax.protocols import Question, QuestionErrors
+from verdict_jax.protocols import Question
 from verdict_jax.vlm import prefixes
 from verdict_jax.vlm.buckets import bucket
 from verdict_jax.vlm.checkpoint import VLM
 from verdict_jax.vlm.images import load_image
 from verdict_jax.vlm.inputs import Array, PatchBatch
-from verdict_jax.vlm.pictures import EncodedPictures
-from verdict_jax.vlm.prompting import frame, prompt_row, reply_frame
 from verdict_jax.vlm.rows import TokenRow
 from verdict_jax.vlm.sampling import STOPPED, Completion, SamplingSettings
-from verdict_jax.vlm.tokenizer import plain_ids
 
 
 @dataclass(frozen=True)
@@ -210,7 +207,8 @@ def roll_out(
         raise ValueError("a filter of snippets belongs to a filtered arm, and to no other")
     sampling = replace(sampling, max_tokens=limits.turn_tokens)
     forced = prompts.FORCED_SEARCH if arm.forced_search else ""
-    prompt_rows, pictures = _prompts(vlm, questions, arm, forced)
+    system = prompts.system(arm.prompt, arm.queries)
+    prompt_rows, pictures = question_rows(vlm, questions, lambda _: system, forced)
     read = prefixes.read_prompts(vlm, prompt_rows, bucket(len(prompt_rows)), pictures.features)
     sources = [index for index in range(len(questions)) for _ in range(group)]
     state = prefixes.take(read, sources, bucket(len(sources)))
@@ -259,30 +257,6 @@ def _kept(state: prefixes.Prefixes, live: Sequence[int], kept: Sequence[int]) ->
     """Of the state of the live rows, that of the ones that go on."""
     places = {index: place for place, index in enumerate(live)}
     return prefixes.take(state, [places[i] for i in kept], bucket(len(kept)))
-
-
-def _prompts(
-    vlm: VLM, questions: Sequence[Question], arm: Arm, forced: str
-) -> tuple[list[TokenRow], EncodedPictures]:
-    encoded = vlm.encode([question.images for question in questions])
-    reasons = dict(encoded.reasons)
-    system = prompts.system(arm.prompt, arm.queries)
-    rows: list[TokenRow] = []
-    for index, (question, pictures) in enumerate(zip(questions, encoded.rows, strict=True)):
-        if index in reasons:
-            continue
-        around = frame(vlm.tokenizer, vlm.config, system, len(pictures))
-        try:
-            asked = plain_ids(vlm.tokenizer, question_text(question.text, question.choices))
-            parts = [around.opening, asked, around.closing]
-            if forced:
-                parts.append(plain_ids(vlm.tokenizer, forced))
-            rows.append(prompt_row(vlm.config, tuple(parts), pictures))
-        except ValueError as error:
-            reasons[index] = str(error)
-    if reasons:
-        raise QuestionErrors(reasons)
-    return rows, encoded
 
 
 def _read_turn(vlm: VLM, row: _Row, completion: Completion, place: int, arm: Arm) -> None:
@@ -356,7 +330,7 @@ def _search(
             assert isinstance(exchange.turn.action, ImageSearch)
             result = _image_result(seen.get(place))
         row.exchanges[-1] = replace(exchange, result=result)
-        said.append(_message(result))
+        said.append(tool_message(result))
     return said
 
 
@@ -401,25 +375,8 @@ def _image_result(found: tuple[ImageHit, ...] | SearchError | None) -> ImageResu
     return ImageResult(tuple(hit.title for hit in found))
 
 
-def _message(result: TextResult | ImageResult) -> str:
-    """What the policy reads: numbered lines in a block that nothing inside can close."""
-    if result.error is not None:
-        return prompts.INFORMATION.format(defuse(result.error))
-    if isinstance(result, TextResult):
-        pairs = [(snippet.title, snippet.text) for snippet in result.snippets]
-    else:
-        pairs = [("", title) for title in result.titles]
-    lines = [
-        defuse(prompts.snippet_line(number, title, text))
-        for number, (title, text) in enumerate(pairs, start=1)
-    ]
-    return prompts.INFORMATION.format("\n".join(lines) or prompts.NO_HITS)
-
-
 def _tool_span(vlm: VLM, message: str) -> Span:
-    around = reply_frame(vlm.tokenizer, vlm.config)
-    parts = around.opening, plain_ids(vlm.tokenizer, message), around.closing
-    ids = np.concatenate(parts).astype(np.int32)
+    ids = message_ids(vlm.tokenizer, vlm.config, message)
     return Span("tool", ids, np.zeros(len(ids), np.float32))
 
 

@@ -681,7 +681,13 @@ def test_lettered_drills_hold_the_answer_once_at_any_place() -> None:
         "Where is the white cone?": ("f2", "The white cone is on f2."),
         "Which of these is on a1?": ("red ball", "On a1 is a large red ball."),
         "Which of these is on f2?": ("white cone", "On f2 is a small white cone."),
+        "What color is the thing on a1?": ("red", "On a1 is a large red ball."),
+        "What shape is the thing on a1?": ("ball", "On a1 is a large red ball."),
+        "What color is the thing on f2?": ("white", "On f2 is a small white cone."),
+        "What shape is the thing on f2?": ("cone", "On f2 is a small white cone."),
     }
+    asked = {example.question.text for example in drawn}
+    assert asked == right.keys()
     letters = collections.Counter()
     for example in drawn:
         answer, step = right[example.question.text]
@@ -692,6 +698,20 @@ def test_lettered_drills_hold_the_answer_once_at_any_place() -> None:
         assert example.steps == (step, f"Answer: {letter}")
         letters[letter] += 1
     assert min(letters[letter] for letter in LETTERS) >= 10
+
+
+def test_a_drill_of_letters_says_its_choice_and_names_it() -> None:
+    rng = np.random.default_rng(1)
+    texts = collections.Counter()
+    for _ in range(300):
+        example = drills.letter(rng)
+        choices = example.question.choices
+        said, answered = example.steps
+        assert len(set(choices)) == 4
+        right = choices[LETTERS.index(example.question.answer or "")]
+        assert right in said and answered == f"Answer: {example.question.answer}"
+        texts[example.question.text.split()[0]] += 1
+    assert set(texts) == {"How", "Where", "Which", "What"} and min(texts.values()) > 30
 
 
 def test_tables_of_drills_are_train_tables_of_the_size_asked_for() -> None:

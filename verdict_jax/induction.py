@@ -28,8 +28,9 @@ LIKENESS = 2.5
 APARTNESS = 2.0
 """Of the second layer's biases, which keep a token from finding itself."""
 
-CARRIED, FOUND = 0.5, 1.0
-"""Norm of what a head of either layer adds, as a share of the token embeddings' mean norm."""
+CARRIED, FOUND = 0.3, 1.0
+"""Norm of what a head of either layer adds, as a share of the token embeddings' mean norm. The more
+is carried the better it can be read, and the less a token looks like its twin."""
 
 
 def prepend_induction(

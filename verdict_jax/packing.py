@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int, Int32
+from jaxtyping import Float, Float32, Int, Int32
 from transformers import PreTrainedTokenizerFast
 
 from verdict_jax import prompts
@@ -61,7 +61,7 @@ class PackedBatch:
     """Arrays of one training step.
 
     Attributes:
-        pictures: the scenes'.
+        pictures: the scenes'; None where there are none.
         inputs: token rows.
         segments: which continuation of its row a token belongs to; 0 is the prefix.
         predictors: flat places (row * time + column) whose next token is supervised.
@@ -69,7 +69,7 @@ class PackedBatch:
         weights: of each target in the loss; 0 for padding.
     """
 
-    pictures: PictureBatch
+    pictures: PictureBatch | None
     inputs: ModelInputs
     segments: Int[Array, "batch time"]
     predictors: Int[Array, "targets"]
@@ -105,19 +105,97 @@ def pack_pictures(
 
 
 @dataclass(frozen=True)
-class _Continuation:
-    """Ids behind a prefix; the last ones are predicted, with these weights."""
+class Continuation:
+    """Text behind a prefix.
+
+    Attributes:
+        ids: its tokens.
+        weights: of each token in the loss; 0 for what is only read, the first token always.
+    """
 
     ids: Int32[np.ndarray, "time"]
-    weights: list[float]
+    weights: Float32[np.ndarray, "time"]
+
+    @staticmethod
+    def of(parts: Sequence[tuple[Int32[np.ndarray, "_"], float]]) -> Continuation:
+        """Of stretches of tokens, each with the weight of its tokens.
+
+        Raises:
+            ValueError: no stretch, or the first token has a weight: what precedes it is not known.
+        """
+        ids = np.concatenate([part for part, _ in parts])
+        weights = [np.full(len(part), weight, np.float32) for part, weight in parts]
+        if parts[0][1]:
+            raise ValueError("a continuation begins with tokens that are only read")
+        return Continuation(ids, np.concatenate(weights))
 
 
 @dataclass(frozen=True)
-class _Row:
+class PackedRow:
+    """A prefix with continuations that do not see each other.
+
+    Attributes:
+        tokens: of all.
+        segments: which continuation a token belongs to; 0 is the prefix.
+        weights: of each token in the loss.
+    """
+
     tokens: TokenRow
     segments: Int32[np.ndarray, "time"]
-    predictors: list[int]
-    weights: list[float]
+    weights: Float32[np.ndarray, "time"]
+
+
+def pack_row(prefix: TokenRow, continuations: Iterable[Continuation], width: int) -> PackedRow:
+    """The prefix with the continuations that fit; the positions of each restart behind it."""
+    ids, positions = [prefix.tokens], [prefix.positions]
+    segments = [np.zeros(len(prefix.tokens), np.int32)]
+    weights = [np.zeros(len(prefix.tokens), np.float32)]
+    length = len(prefix.tokens)
+    for number, continuation in enumerate(continuations, start=1):
+        size = len(continuation.ids)
+        if length + size > width:
+            break
+        ids.append(continuation.ids)
+        steps = prefix.next_position + np.arange(size, dtype=np.int32)
+        positions.append(np.broadcast_to(steps, (3, size)))
+        segments.append(np.full(size, number, np.int32))
+        weights.append(continuation.weights)
+        length += size
+    tokens = np.concatenate(ids)
+    feature_ids = np.full(len(tokens), -1, np.int32)
+    feature_ids[: len(prefix.feature_ids)] = prefix.feature_ids
+    row = TokenRow(tokens, np.concatenate(positions, axis=1), feature_ids, 0)
+    return PackedRow(row, np.concatenate(segments), np.concatenate(weights))
+
+
+def pack_batch(
+    pictures: PictureBatch | None, rows: Sequence[PackedRow], width: int, pad_id: int
+) -> PackedBatch:
+    """One batch of rows.
+
+    Args:
+        pictures: that the rows' feature ids point into.
+        rows: at least one.
+        width: tokens of a row.
+        pad_id: what padding holds.
+
+    Raises:
+        ValueError: a row is wider than `width`.
+    """
+    inputs = pack_tokens([row.tokens for row in rows], len(rows), width, pad_id)
+    segments = np.zeros((len(rows), width), np.int32)
+    weights = np.zeros((len(rows), width), np.float32)
+    for number, row in enumerate(rows):
+        segments[number, : len(row.segments)] = row.segments
+        weights[number, : len(row.weights)] = row.weights
+    (places,) = np.nonzero(weights.reshape(-1))
+    size = bucket(len(places), minimum=width * len(rows) // 3)
+    targets = np.ones(size, np.int32)
+    targets[: len(places)] = places
+    padded = np.zeros(size, np.float32)
+    padded[: len(places)] = weights.reshape(-1)[places]
+    ids = np.asarray(inputs.tokens).reshape(-1)[targets]
+    return PackedBatch(pictures, inputs, segments, targets - 1, ids, padded)
 
 
 REPLIES: dict[prompts.ReadOut, tuple[str, str]] = {
@@ -140,8 +218,9 @@ class Packer:
         config: the model.
         tokenizer: of the model.
         width: tokens of a row.
-        judge_weight: loss weight of a judge's reply, where a chain's token has 1.
-        answer_weight: of the tokens of a chain's last step, which are few.
+        judge_weight: loss weight of a token of a judge's reply.
+        answer_weight: of a token of a chain's last step.
+        step_weight: of a token of the steps before.
     """
 
     config: Config
@@ -149,37 +228,10 @@ class Packer:
     width: int
     judge_weight: float
     answer_weight: float
+    step_weight: float = 1.0
 
-    def _row(
-        self,
-        prefix: TokenRow,
-        continuations: Iterable[_Continuation],
-    ) -> _Row:
-        """The prefix with the continuations that fit; positions restart behind the prefix."""
-        ids, positions = [prefix.tokens], [prefix.positions]
-        segments = [np.zeros(len(prefix.tokens), np.int32)]
-        predictors: list[int] = []
-        weights: list[float] = []
-        length = len(prefix.tokens)
-        for number, continuation in enumerate(continuations, start=1):
-            size = len(continuation.ids)
-            if length + size > self.width:
-                break
-            ids.append(continuation.ids)
-            steps = prefix.next_position + np.arange(size, dtype=np.int32)
-            positions.append(np.broadcast_to(steps, (3, size)))
-            segments.append(np.full(size, number, np.int32))
-            length += size
-            predictors += range(length - len(continuation.weights) - 1, length - 1)
-            weights += continuation.weights
-        tokens = np.concatenate(ids)
-        feature_ids = np.full(len(tokens), -1, np.int32)
-        feature_ids[: len(prefix.feature_ids)] = prefix.feature_ids
-        row = TokenRow(tokens, np.concatenate(positions, axis=1), feature_ids, 0)
-        return _Row(row, np.concatenate(segments), predictors, weights)
-
-    def chain_row(self, chains: Sequence[ReasonerExample], picture: Picture) -> _Row:
-        """Chains behind the picture that they are about, every token of each supervised.
+    def chain_row(self, chains: Sequence[ReasonerExample], picture: Picture | None) -> PackedRow:
+        """Chains behind the picture that they are about, if there is one.
 
         Raises:
             ValueError: the chat template does not place the picture, a question has more choices
@@ -188,19 +240,25 @@ class Packer:
         systems = {prompts.reasoner_system(example.question.choices) for example in chains}
         if len(systems) != 1:
             raise ValueError(f"chains of one row share their system prompt, got {len(systems)}")
-        around = frame(self.tokenizer, self.config, *systems, 1)
+        pictures = () if picture is None else (picture,)
+        around = frame(self.tokenizer, self.config, *systems, len(pictures))
         end = np.array([self.config.eos_token_ids[0]], np.int32)
 
-        def continuation(example: ReasonerExample) -> _Continuation:
+        def continuation(example: ReasonerExample) -> Continuation:
             question = prompts.question_text(example.question.text, example.question.choices)
             chain = np.concatenate([_plain(self.tokenizer, prompts.chain_text(example.steps)), end])
-            ids = np.concatenate([_plain(self.tokenizer, question), around.closing, chain])
             last = 1 + len(_plain(self.tokenizer, example.steps[-1]))
-            weights = [1.0] * (len(chain) - last) + [self.answer_weight] * last
-            return _Continuation(ids, weights)
+            read = np.concatenate([_plain(self.tokenizer, question), around.closing])
+            return Continuation.of(
+                [
+                    (read, 0.0),
+                    (chain[:-last], self.step_weight),
+                    (chain[-last:], self.answer_weight),
+                ]
+            )
 
-        row = token_row(around.opening, self.config, [picture])
-        return self._row(row, map(continuation, chains))
+        row = token_row(around.opening, self.config, pictures)
+        return pack_row(row, map(continuation, chains), self.width)
 
     def judge_row(
         self,
@@ -208,7 +266,7 @@ class Packer:
         read_out: prompts.ReadOut,
         examples: Sequence[JudgeExample],
         picture: Picture | None,
-    ) -> _Row:
+    ) -> PackedRow:
         """Steps under one rubric, the reply to each supervised.
 
         Args:
@@ -224,17 +282,17 @@ class Packer:
         pictures = () if picture is None else (picture,)
         around = frame(self.tokenizer, self.config, system, len(pictures))
 
-        def continuation(example: JudgeExample) -> _Continuation:
+        def continuation(example: JudgeExample) -> Continuation:
             question = prompts.question_text(example.question.text, example.question.choices)
             steps = [*example.accepted, example.candidate]
             parts = [_plain(self.tokenizer, prompts.judge_opening(question))]
             parts += [_plain(self.tokenizer, prompts.judge_step(step)) for step in steps]
             reply = _plain(self.tokenizer, REPLIES[read_out][example.verdict.good(judge)])
-            ids = np.concatenate([*parts, around.closing, reply])
-            return _Continuation(ids, [self.judge_weight] * len(reply))
+            read = np.concatenate([*parts, around.closing])
+            return Continuation.of([(read, 0.0), (reply, self.judge_weight)])
 
         row = token_row(around.opening, self.config, pictures)
-        return self._row(row, map(continuation, examples))
+        return pack_row(row, map(continuation, examples), self.width)
 
     def pack_chains(self, lessons: Sequence[Lesson]) -> PackedBatch:
         """One batch with a row of chains per lesson.
@@ -250,7 +308,7 @@ class Packer:
             self.chain_row(lesson.chains, picture)
             for lesson, picture in zip(lessons, pictures, strict=True)
         ]
-        return self._batch(batch, rows)
+        return pack_batch(batch, rows, self.width, self.config.pad_token_id)
 
     def pack(self, lessons: Sequence[Lesson], read_out: prompts.ReadOut) -> PackedBatch:
         """One batch: per lesson a row of chains and one of visual judgements; per two one
@@ -275,7 +333,7 @@ class Packer:
             both = first.judgements + second.judgements
             rows.append(self.judge_row("logical", read_out, both, None))
             rows.append(self.judge_row("contextual", read_out, both[::-1], None))
-        return self._batch(batch, rows)
+        return pack_batch(batch, rows, self.width, self.config.pad_token_id)
 
     def _pictures(self, lessons: Sequence[Lesson]) -> tuple[PictureBatch, tuple[Picture, ...]]:
         return pack_pictures(
@@ -283,23 +341,3 @@ class Packer:
             [lesson.picture for lesson in lessons],
             [lesson.attributes for lesson in lessons],
         )
-
-    def _batch(self, pictures: PictureBatch, rows: Sequence[_Row]) -> PackedBatch:
-        inputs = pack_tokens(
-            [row.tokens for row in rows], len(rows), self.width, self.config.pad_token_id
-        )
-        segments = np.zeros((len(rows), self.width), np.int32)
-        places: list[int] = []
-        weights: list[float] = []
-        for number, row in enumerate(rows):
-            segments[number, : len(row.segments)] = row.segments
-            places += [number * self.width + column for column in row.predictors]
-            weights += row.weights
-        size = bucket(len(places), minimum=self.width * len(rows) // 3)
-        predictors = np.zeros(size, np.int32)
-        predictors[: len(places)] = places
-        padded = np.zeros(size, np.float32)
-        padded[: len(places)] = weights
-        flat = np.asarray(inputs.tokens).reshape(-1)
-        targets = flat[np.minimum(predictors + 1, flat.size - 1)]
-        return PackedBatch(pictures, inputs, segments, predictors, targets, padded)

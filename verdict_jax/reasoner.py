@@ -10,12 +10,12 @@ import numpy as np
 from jaxtyping import Int32, Key
 
 from verdict_jax import prompts
-from verdict_jax.protocols import Candidate, Finish, Question, QuestionErrors, Setting
+from verdict_jax.asking import question_rows
+from verdict_jax.protocols import Candidate, Finish, Question, Setting
 from verdict_jax.vlm import prefixes
 from verdict_jax.vlm.buckets import bucket
 from verdict_jax.vlm.checkpoint import VLM
 from verdict_jax.vlm.prefixes import Prefixes
-from verdict_jax.vlm.prompting import frame, prompt_row
 from verdict_jax.vlm.sampling import DELIMITER, STOPPED, Completion, SamplingSettings
 from verdict_jax.vlm.tokenizer import plain_ids
 
@@ -71,24 +71,10 @@ class VLMReasoner:
             QuestionErrors: rows with a picture that cannot be read or processed, more choices than
                 letters, or a prompt longer than the model takes.
         """
-        vlm = self.vlm
-        encoded = vlm.encode([question.images for question in questions])
-        rows = []
-        reasons = dict(encoded.reasons)
-        for index, (question, pictures) in enumerate(zip(questions, encoded.rows, strict=True)):
-            if index in reasons:
-                continue
-            system = prompts.reasoner_system(question.choices)
-            around = frame(vlm.tokenizer, vlm.config, system, len(pictures))
-            try:
-                asked = prompts.question_text(question.text, question.choices)
-                parts = around.opening, plain_ids(vlm.tokenizer, asked), around.closing
-                rows.append(prompt_row(vlm.config, parts, pictures))
-            except ValueError as error:
-                reasons[index] = str(error)
-        if reasons:
-            raise QuestionErrors(reasons)
-        read = prefixes.read_prompts(vlm, rows, bucket(len(rows)), encoded.features)
+        rows, encoded = question_rows(
+            self.vlm, questions, lambda question: prompts.reasoner_system(question.choices)
+        )
+        read = prefixes.read_prompts(self.vlm, rows, bucket(len(rows)), encoded.features)
         return ReasonerState(read, (True,) * len(rows))
 
     def propose(

@@ -153,16 +153,21 @@ def vision_loss(config: Config, classes: Sequence[int]) -> Loss[PictureBatch]:
 def language_loss(
     config: Config, classes: Sequence[int], auxiliary_weight: float
 ) -> Loss[PackedBatch]:
-    """Weighted next-token cross-entropy, plus the auxiliary loss times its weight."""
+    """Weighted next-token cross-entropy, plus the auxiliary loss times its weight.
+
+    The auxiliary loss of a batch without pictures is 0.
+    """
 
     def loss(params: Params, batch: PackedBatch) -> tuple[jax.Array, Losses]:
-        features = model.encode_images(config, params, batch.pictures.patches)
+        features, auxiliary = None, jnp.zeros(())
+        if batch.pictures is not None:
+            features = model.encode_images(config, params, batch.pictures.patches)
+            auxiliary = auxiliary_loss(params, classes, features, batch.pictures.attributes)
         hidden = model.forward_hidden(config, params, batch.inputs, features, batch.segments)
         flat = hidden.reshape(-1, hidden.shape[-1])
         logits = model.logits_of(config, params, jnp.take(flat, batch.predictors, axis=0))
         entropy = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)
         tokens = jnp.sum(entropy * batch.weights) / jnp.sum(batch.weights)
-        auxiliary = auxiliary_loss(params, classes, features, batch.pictures.attributes)
         return tokens + auxiliary_weight * auxiliary, {"tokens": tokens, "auxiliary": auxiliary}
 
     return loss

@@ -12,8 +12,9 @@ import tiny_vlm
 from PIL import Image
 
 from svrl_jax import prompts
-from svrl_jax.arms import ARMS, Arm
-from svrl_jax.grammar import FinalAnswer, Malformed, Turn
+from svrl_jax.arms import ARMS, Arm, ArmName
+from svrl_jax.grammar import FinalAnswer, ImageSearch, Malformed, TextSearch, Turn, render
+from svrl_jax.imitation import demonstration
 from svrl_jax.rollout import Limits, Rollout, Rollouts, Tools, roll_out
 from svrl_jax.search.protocol import ImageHit, SearchError
 from svrl_jax.train_batch import pack_rollouts
@@ -450,3 +451,40 @@ def test_the_answer_is_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     found, _ = run([[ANSWER]], monkeypatch)
     turn = found.rows[0].trajectory.exchanges[0].turn
     assert isinstance(turn, Turn) and turn.action == FinalAnswer("Oslo")
+
+
+@pytest.mark.parametrize("name", ["full", "mmsearch-r1", "rag", "direct"])
+def test_a_demonstration_has_the_tokens_of_the_rollout_that_it_shows(
+    name: ArmName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arm = ARMS[name]
+    image = Turn("what is it", None, "", ImageSearch())
+    text = Turn("I look it up.", None, "", TextSearch(("a capital", "its capital")[: arm.queries]))
+    marks = (True, False, False) if arm.verify else None
+    turns = {
+        "full": [image, text, Turn("hm", marks, "so", FinalAnswer("Oslo"))],
+        "mmsearch-r1": [image, text, Turn("hm", None, "", FinalAnswer("Oslo"))],
+        "rag": [text, Turn("hm", None, "", FinalAnswer("Oslo"))],
+        "direct": [Turn("hm", None, "", FinalAnswer("Oslo"))],
+    }[name]
+    written = [render(turn) for turn in turns]
+    if arm.forced_search:
+        written[0] = written[0].removeprefix(prompts.FORCED_SEARCH)
+    found, _ = run([written], monkeypatch, arm)
+    (row,) = found.rows
+    assert row.trajectory.finish == "answered"
+    vlm = tiny_vlm.tiny_vlm()
+    shown = demonstration(vlm.tokenizer, vlm.config, arm, question(0).text, row.trajectory)
+    ids = np.concatenate([span.ids for span in row.spans])
+    behind = len(shown.ids) - len(ids)
+    np.testing.assert_array_equal(shown.ids[behind:], ids)
+    np.testing.assert_array_equal(shown.ids[:behind], row.prompt.tokens[-behind:])
+    own = [np.full(len(span.ids), span.kind == "model") for span in row.spans]
+    np.testing.assert_array_equal(shown.weights, np.concatenate([np.zeros(behind), *own]))
+
+
+def test_a_malformed_trajectory_is_no_demonstration(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = run([["nothing"]], monkeypatch)
+    vlm = tiny_vlm.tiny_vlm()
+    with pytest.raises(ValueError, match="malformed"):
+        demonstration(vlm.tokenizer, vlm.config, FULL, "?", found.rows[0].trajectory)

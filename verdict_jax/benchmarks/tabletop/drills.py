@@ -7,7 +7,7 @@ for the letter of what was found.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -22,8 +22,8 @@ from verdict_jax.benchmarks.tabletop.language import (
     sentence,
     tile_text,
 )
-from verdict_jax.benchmarks.tabletop.questions import CHOICES
-from verdict_jax.benchmarks.tabletop.scene import NAMES, TILES, Scene, Thing
+from verdict_jax.benchmarks.tabletop.questions import CHOICES, Attribute
+from verdict_jax.benchmarks.tabletop.scene import COLORS, NAMES, SHAPES, SIZES, TILES, Scene, Thing
 from verdict_jax.prompts import ANSWER_PREFIX, LETTERS
 from verdict_jax.protocols import Question
 
@@ -73,6 +73,15 @@ def which(thing: Thing, rng: np.random.Generator) -> ReasonerExample:
     return _lettered(text, step, name_text(thing.name), others, rng)
 
 
+def value_of(thing: Thing, attribute: Attribute, rng: np.random.Generator) -> ReasonerExample:
+    """Asks for the colour or the shape of what stands on a tile."""
+    words, value = (COLORS, thing.color) if attribute == "color" else (SHAPES, thing.shape)
+    others = [word for word in words if word != value]
+    step = Seen(thing.tile, thing.size, thing.name)
+    text = f"What {attribute} is the thing on {tile_text(thing.tile)}?"
+    return _lettered(text, step, value, others, rng)
+
+
 def walk(scene: Scene) -> ReasonerExample:
     """Asks for the number of things, all of which count."""
     steps = tuple(
@@ -96,9 +105,30 @@ def draw_drills(scene: Scene, count: int, rng: np.random.Generator) -> tuple[Rea
     return (walk(scene), *single)
 
 
+def letter(rng: np.random.Generator) -> ReasonerExample:
+    """A drill with choices about a thing that no picture shows, or a count: a step that says which
+    choice it is, and the choice's letter."""
+    if rng.random() < 0.2:
+        count = int(rng.integers(2 * CHOICES))
+        others = [str(other) for other in range(2 * CHOICES) if other != count]
+        return _lettered("How many are there?", Ended(count), str(count), others, rng)
+    tile, (color, shape) = TILES[rng.integers(len(TILES))], NAMES[rng.integers(len(NAMES))]
+    thing = Thing(tile, color, shape, SIZES[rng.integers(len(SIZES))])
+    return LETTERED[rng.integers(len(LETTERED))](thing, rng)
+
+
+LETTERED: tuple[Callable[[Thing, np.random.Generator], ReasonerExample], ...] = (
+    where_of,
+    lambda thing, rng: value_of(thing, "color", rng),
+    which,
+    lambda thing, rng: value_of(thing, "shape", rng),
+)
+"""Every kind of drill with choices about one thing."""
+
+
 def draw_lettered(
     scene: Scene, count: int, rng: np.random.Generator
 ) -> tuple[ReasonerExample, ...]:
-    """Drills with choices, half of each kind; arguments as of `draw_drills`."""
+    """Drills with choices, as many of each kind; arguments as of `draw_drills`."""
     things = [scene.things[i] for i in rng.integers(len(scene.things), size=count)]
-    return tuple((where_of, which)[i % 2](thing, rng) for i, thing in enumerate(things))
+    return tuple(LETTERED[i % len(LETTERED)](thing, rng) for i, thing in enumerate(things))
