@@ -37,7 +37,7 @@ def texts() -> Iterator[str]:
         yield from [f"{role}\n"] * 50
     for fact in world.facts:
         yield from flags.questions_about(fact.attribute, "training")
-        seen = f"This is the flag of {fact.country}."
+        seen = demonstrations.naming(fact.country)
         words = BY_KEY[fact.attribute].words
         for thought in (demonstrations.I_KNOW, demonstrations.I_GUESS, demonstrations.I_LOOK):
             yield render(Turn(f"{seen} {thought}", None, "", FinalAnswer(fact.golds[0])))
@@ -46,9 +46,9 @@ def texts() -> Iterator[str]:
         yield render(Turn(demonstrations.I_SEE, None, "", ImageSearch()))
         source = world.snippet[fact.source]
         yield tool_message(TextResult(queries, queries[:1], (source, source, source)))
-        wanted = flags.head(fact.country, BY_KEY[fact.attribute].field)
+        wanted = demonstrations.wanting(fact.country, BY_KEY[fact.attribute])
         answer = FinalAnswer(demonstrations.UNKNOWN)
-        yield render(Turn(f"I need {wanted}.", (True, False), demonstrations.NONE, answer))
+        yield render(Turn(wanted, (True, False), demonstrations.NONE, answer))
 
 
 def main(folder: Path = POLICY) -> None:

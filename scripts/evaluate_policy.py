@@ -18,10 +18,10 @@ from PIL import Image
 from rich.progress import track
 
 from svrl_jax import prompts
-from svrl_jax.arms import ARMS, Arm, ArmName
+from svrl_jax.arms import ARMS, ArmName
 from svrl_jax.datasets import flags
 from svrl_jax.datasets.flags.attributes import BY_KEY
-from svrl_jax.datasets.flags.demonstrations import I_LOOK
+from svrl_jax.datasets.flags.demonstrations import I_LOOK, naming
 from svrl_jax.datasets.flags.tools import flags_tools
 from svrl_jax.grammar import FinalAnswer, TextSearch, Turn, parse, render
 from svrl_jax.matching import is_gold
@@ -67,9 +67,8 @@ def asked(item: flags.Item) -> Question:
     return Question(item.id, item.text, (Image.fromarray(item.picture),), answer=item.fact.golds[0])
 
 
-def direct(vlm: VLM, items: Sequence[flags.Item]) -> list[tuple[bool, bool]]:
+def direct(vlm: VLM, tools: Tools, items: Sequence[flags.Item]) -> list[tuple[bool, bool]]:
     """Of each item, whether the flag is named and whether the answer is right, without tools."""
-    tools = Tools(text=flags_tools(flags.load(), vlm.tokenizer).text)
     found = []
     for start in track(range(0, len(items), AT_ONCE), "without tools"):
         batch = items[start : start + AT_ONCE]
@@ -78,7 +77,7 @@ def direct(vlm: VLM, items: Sequence[flags.Item]) -> list[tuple[bool, bool]]:
         for item, row in zip(batch, rows, strict=True):
             turn = row.trajectory.exchanges[0].turn
             thought = turn.reason if isinstance(turn, Turn) else ""
-            named = f"flag of {item.fact.country}." in thought
+            named = naming(item.fact.country) in thought
             found.append((named, is_gold(row.trajectory.answer, item.fact.golds)))
     return found
 
@@ -86,7 +85,6 @@ def direct(vlm: VLM, items: Sequence[flags.Item]) -> list[tuple[bool, bool]]:
 def reads(vlm: VLM, tools: Tools, items: Sequence[flags.Item]) -> list[bool]:
     """Of each item, whether it is answered from a block that holds the evidence."""
     arm = ARMS["full"]
-    world = flags.load()
     right = []
     for start in track(range(0, len(items), AT_ONCE), "reading"):
         batch = items[start : start + AT_ONCE]
@@ -94,7 +92,7 @@ def reads(vlm: VLM, tools: Tools, items: Sequence[flags.Item]) -> list[bool]:
             vlm, [*map(asked, batch)], lambda _: prompts.system(arm.prompt, arm.queries)
         )
         state = prefixes.read_prompts(vlm, rows, bucket(len(rows)), encoded.features)
-        state = prefixes.append(vlm, state, [block(vlm, world, tools, arm, i) for i in batch])
+        state = prefixes.append(vlm, state, [block(vlm, tools, item) for item in batch])
         keys = sampling_keys(0, [item.id for item in batch], 0, 1)
         settings = SamplingSettings(temperature=0.0, max_tokens=128)
         completion = prefixes.sample(vlm, state, keys, settings, [True] * len(batch), False)
@@ -108,9 +106,9 @@ def reads(vlm: VLM, tools: Tools, items: Sequence[flags.Item]) -> list[bool]:
     return right
 
 
-def block(vlm: VLM, world: flags.World, tools: Tools, arm: Arm, item: flags.Item) -> np.ndarray:
+def block(vlm: VLM, tools: Tools, item: flags.Item) -> np.ndarray:
     """The ids of a turn that searches and of what it brings, the evidence among it."""
-    fact = item.fact
+    world, fact = flags.load(), item.fact
     query = f"{fact.country} {BY_KEY[fact.attribute].words}"
     hits = tools.text.search(query, 5)
     source = flags.excerpt(
@@ -118,7 +116,7 @@ def block(vlm: VLM, world: flags.World, tools: Tools, arm: Arm, item: flags.Item
     )
     others = [hit for hit in hits if not world.is_useful(hit, fact.country, fact.golds)]
     shown = shuffle([source, *others[:2]], int(item.id.rpartition("/")[2]))
-    turn = Turn(f"This is the flag of {fact.country}. {I_LOOK}", None, "", TextSearch((query,)))
+    turn = Turn(f"{naming(fact.country)} {I_LOOK}", None, "", TextSearch((query,)))
     said = plain_ids(vlm.tokenizer, render(turn))
     end = np.array([vlm.config.eos_token_ids[0]], np.int32)
     message = tool_message(TextResult((query,), (query,), shown))
@@ -148,7 +146,7 @@ def main(folder: Path = BUNDLED, count: int = 300, out: Path | None = None) -> N
     tools = flags_tools(world, vlm.tokenizer)
     items = list(flags.questions(world, "validation", 0, count))
     held_out = [item for item in items if item.kind == "held_out"]
-    plain = direct(vlm, items)
+    plain = direct(vlm, tools, items)
     taught = [right for item, (_, right) in zip(items, plain, strict=True) if item.kind == "seen"]
     others = [r for item, (_, r) in zip(items, plain, strict=True) if item.kind == "held_out"]
     figures = Figures(

@@ -3,9 +3,9 @@
 Eight stages: the vision tower on what stands where; the whole model on drills that ask for it, on
 tables that fill up; the same on full tables; on drills with choices, and on chains; with two more
 layers, on naming a choice by its letter, without pictures; on drills and chains again; on chains
-and judgements; the judges on steps that the model itself proposed, beside broken right ones. Reads the tokenizer of
-scripts/build_bundled_tokenizer.py. Killed at any point, the same command goes on from the last
-checkpoint. At the end it writes the model into --out in the published file format;
+and judgements; the judges on steps that the model itself proposed, beside broken right ones. Reads
+the tokenizer of scripts/build_bundled_tokenizer.py. Killed at any point, the same command goes on
+from the last checkpoint. At the end it writes the model into --out in the published file format;
 scripts/evaluate_bundled.py prints the held-out figures.
 """  # noqa: E501 - the command in one line
 
@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import functools
 import json
-import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -23,9 +22,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import tyro
-from jax.typing import DTypeLike
 from jaxtyping import Int
 from rich.progress import track
+from small_vlm import build_config, grow, write_model, write_preprocessor
 
 from verdict_jax import prompts
 from verdict_jax.benchmarks import easy_vqa_lessons
@@ -40,19 +39,17 @@ from verdict_jax.benchmarks.tabletop.own_steps import (
 )
 from verdict_jax.benchmarks.tabletop.picture import PIXELS
 from verdict_jax.benchmarks.tabletop.scene import FEWEST, MOST
-from verdict_jax.induction import prepend_induction
 from verdict_jax.json_records import decode, encode
 from verdict_jax.packing import Lesson, PackedBatch, Packer, PictureBatch, pack_batch, pack_pictures
 from verdict_jax.reasoner import VLMReasoner
 from verdict_jax.run_folder import RunFolder, open_run
 from verdict_jax.supervised import Schedule, fit, init_with_heads, language_loss, vision_loss
 from verdict_jax.vlm.checkpoint import load_vlm
-from verdict_jax.vlm.config import Config, TextConfig, VisionConfig
+from verdict_jax.vlm.config import Config, VisionConfig
 from verdict_jax.vlm.images import ImageProcessor, load_image_processor
 from verdict_jax.vlm.parameters import Params
 from verdict_jax.vlm.sampling import SamplingSettings
 from verdict_jax.vlm.tokenizer import load_tokenizer
-from verdict_jax.vlm.weights import save_checkpoint
 
 BUNDLED = Path(__file__).parent.parent / "verdict_jax" / "bundled" / "tabletop"
 
@@ -73,24 +70,6 @@ VISION = VisionConfig(
 
 TOKEN = VISION.patch_size * VISION.spatial_merge_size
 """Pixels along a side of a merged image token."""
-
-# Pictures of either world stay as they are, others are brought between their areas.
-PREPROCESSOR = {
-    "image_processor_type": "Qwen2VLImageProcessor",
-    "patch_size": VISION.patch_size,
-    "merge_size": VISION.spatial_merge_size,
-    "temporal_patch_size": VISION.temporal_patch_size,
-    "min_pixels": 64 * 64,
-    "max_pixels": PIXELS * PIXELS,
-    "image_mean": [0.5, 0.5, 0.5],
-    "image_std": [0.25, 0.25, 0.25],
-    "rescale_factor": 1 / 255,
-    "resample": 3,
-    "do_resize": True,
-    "do_rescale": True,
-    "do_normalize": True,
-    "do_convert_rgb": True,
-}
 
 CLASSES = (*easy_vqa_lessons.CLASSES, *tabletop_lessons.CLASSES)
 """Of the auxiliary heads, side by side."""
@@ -154,35 +133,6 @@ class Args:
     """Folder of the tokenizer files, which the model joins."""
 
 
-def build_config(tokenizer_folder: Path) -> Config:
-    """The model around the tokenizer's vocabulary, before it grows."""
-    tokenizer = load_tokenizer(tokenizer_folder)
-    ids = {token: tokenizer.convert_tokens_to_ids(token) for token in tokenizer.get_added_vocab()}
-    text = TextConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=5,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        rms_norm_eps=1e-6,
-        rope_theta=10000.0,
-        mrope_section=(4, 6, 6),
-        tie_word_embeddings=True,
-        max_position_embeddings=2048,
-    )
-    return Config(
-        vision=VISION,
-        text=text,
-        image_token_id=ids["<|image_pad|>"],
-        video_token_id=ids["<|video_pad|>"],
-        vision_start_token_id=ids["<|vision_start|>"],
-        vision_end_token_id=ids["<|vision_end|>"],
-        eos_token_ids=(ids["<|im_end|>"], ids["<|endoftext|>"]),
-        pad_token_id=ids["<|endoftext|>"],
-    )
-
-
 Labels = Int[np.ndarray, "tokens attributes"]
 
 
@@ -210,6 +160,11 @@ def picture_batch(config: Config, processor: ImageProcessor, args: Args, step: i
         pictures.append(picture)
         labels.append(beside(None, own))
     return pack_pictures(config, pictures, labels)[0]
+
+
+def in_both(lesson: Lesson) -> Lesson:
+    """A lesson of tabletop with its labels in the columns of both worlds' heads."""
+    return replace(lesson, attributes=beside(None, lesson.attributes))
 
 
 def easy_lesson(processor: ImageProcessor, rng: np.random.Generator) -> Lesson:
@@ -243,7 +198,7 @@ def drill_batch(
     lessons = []
     for _ in range(args.readings - 1):
         lesson = tabletop_lessons.draw_reading(processor, TOKEN, rng, things)
-        lessons.append(replace(lesson, attributes=beside(None, lesson.attributes)))
+        lessons.append(in_both(lesson))
     lessons.append(easy_lesson(processor, rng))
     return packer.pack_chains(lessons)
 
@@ -267,7 +222,7 @@ def chain_batch(
             lesson = tabletop_lessons.draw_lesson(processor, TOKEN, rng)
         else:
             lesson = tabletop_lessons.draw_reading(processor, TOKEN, rng, lettered=True)
-        lessons.append(replace(lesson, attributes=beside(None, lesson.attributes)))
+        lessons.append(in_both(lesson))
     lessons.append(easy_lesson(processor, rng))
     return packer.pack_chains(lessons)
 
@@ -297,7 +252,7 @@ def packed_batch(packer: Packer, processor: ImageProcessor, args: Args, step: in
     lessons = []
     for _ in range(args.lessons - 1):
         lesson = tabletop_lessons.draw_lesson(processor, TOKEN, rng)
-        lessons.append(replace(lesson, attributes=beside(None, lesson.attributes)))
+        lessons.append(in_both(lesson))
     lessons.append(easy_lesson(processor, rng))
     return packer.pack(lessons, read_out_of(step))
 
@@ -353,32 +308,16 @@ def sampled_steps(
     return by_table
 
 
-def grow(config: Config, params: Params, key: jax.Array) -> tuple[Config, Params]:
-    """The model with two more decoder layers, before its own."""
-    text, grown = prepend_induction(config.text, params["text"], key)
-    return replace(config, text=text), {**params, "text": grown}
-
-
-def write_model(
-    tokenizer_folder: Path, folder: Path, config: Config, params: Params, dtype: DTypeLike
-) -> None:
-    """A checkpoint folder, without the auxiliary heads."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if folder != tokenizer_folder:
-        for name in ("tokenizer.json", "tokenizer_config.json"):
-            shutil.copy(tokenizer_folder / name, folder / name)
-    (folder / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR, indent=2) + "\n")
-    own = {name: leaf for name, leaf in params.items() if name != "auxiliary"}
-    save_checkpoint(folder, config, jax.tree.map(lambda leaf: leaf.astype(dtype), own))
-
-
 def train(run: RunFolder, args: Args) -> None:
     """All stages; writes the model."""
     started = time.perf_counter()
-    config = build_config(args.out)
-    (args.out / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR, indent=2) + "\n")
+    config = build_config(args.out, VISION, layers=5, intermediate=384, positions=2048)
+    # pictures of either world stay as they are
+    write_preprocessor(args.out, VISION, 64 * 64, PIXELS * PIXELS)
     processor = load_image_processor(args.out, config.vision)
-    tokenizer = load_tokenizer(args.out)
+    packer = Packer(
+        config, load_tokenizer(args.out), args.width, args.judge_weight, args.answer_weight
+    )
     params = fit(
         vision_loss(config, CLASSES),
         init_with_heads(config, CLASSES, jax.random.key(args.seed)),
@@ -386,62 +325,38 @@ def train(run: RunFolder, args: Args) -> None:
         lambda step: picture_batch(config, processor, args, step),
         args.checkpoints / "vision",
     )
-    packer = Packer(config, tokenizer, args.width, args.judge_weight, args.answer_weight)
-    params = fit(
-        language_loss(config, CLASSES, args.auxiliary_weight),
-        params,
-        Schedule(args.reading_steps, args.learning_rate),
-        functools.partial(drill_batch, packer, processor, args, 0),
-        args.checkpoints / "reading",
-    )
-    params = fit(
-        language_loss(config, CLASSES, args.auxiliary_weight),
-        params,
-        Schedule(args.full_steps, args.learning_rate),
-        functools.partial(drill_batch, packer, processor, args, args.reading_steps),
-        args.checkpoints / "full",
-    )
-    params = fit(
-        language_loss(config, CLASSES, args.auxiliary_weight),
-        params,
-        Schedule(args.choice_steps, args.learning_rate),
-        functools.partial(chain_batch, packer, processor, args, 5),
-        args.checkpoints / "choices",
-    )
+
+    def taught(
+        name: str, steps: int, rate: float, batch_of: Callable[[int], PackedBatch]
+    ) -> Params:
+        """The model as it stands, after one more stage."""
+        return fit(
+            language_loss(config, CLASSES, args.auxiliary_weight),
+            params,
+            Schedule(steps, rate),
+            batch_of,
+            args.checkpoints / name,
+        )
+
+    draw = functools.partial(drill_batch, packer, processor, args)
+    first, grown = args.learning_rate, args.grown_rate
+    params = taught("reading", args.reading_steps, first, functools.partial(draw, 0))
+    params = taught("full", args.full_steps, first, functools.partial(draw, args.reading_steps))
+    draw = functools.partial(chain_batch, packer, processor, args)
+    params = taught("choices", args.choice_steps, first, functools.partial(draw, 5))
     config, params = grow(config, params, jax.random.key(args.seed))
-    params = fit(
-        language_loss(config, CLASSES, args.auxiliary_weight),
-        params,
-        Schedule(args.letter_steps, args.grown_rate),
-        functools.partial(letter_batch, packer, args),
-        args.checkpoints / "letters",
-    )
-    params = fit(
-        language_loss(config, CLASSES, args.auxiliary_weight),
-        params,
-        Schedule(args.chain_steps, args.grown_rate),
-        functools.partial(chain_batch, packer, processor, args, 7),
-        args.checkpoints / "chains",
-    )
-    params = fit(
-        language_loss(config, CLASSES, args.auxiliary_weight),
-        params,
-        Schedule(args.steps, args.grown_rate),
-        functools.partial(packed_batch, packer, processor, args),
-        args.checkpoints / "language",
-    )
+    letters = functools.partial(letter_batch, packer, args)
+    params = taught("letters", args.letter_steps, grown, letters)
+    params = taught("chains", args.chain_steps, grown, functools.partial(draw, 7))
+    both = functools.partial(packed_batch, packer, processor, args)
+    params = taught("language", args.steps, grown, both)
     # sampling reads a checkpoint, in the parameters' own float32
     second = args.checkpoints / "model"
     write_model(args.out, second, config, params, jnp.float32)
     nodes = sampled_steps(run, second, args)
-    packer = Packer(config, tokenizer, args.width, args.own_weight, args.answer_weight)
-    params = fit(
-        language_loss(config, CLASSES, args.auxiliary_weight),
-        params,
-        Schedule(args.own_steps, args.grown_rate / 2),
-        functools.partial(own_batch, packer, processor, args, nodes),
-        args.checkpoints / "own",
-    )
+    judging = replace(packer, judge_weight=args.own_weight)
+    own = functools.partial(own_batch, judging, processor, args, nodes)
+    params = taught("own", args.own_steps, grown / 2, own)
     write_model(args.out, args.out, config, params, jnp.bfloat16)
     size = sum(path.stat().st_size for path in args.out.iterdir())
     count = sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -9,7 +9,6 @@ scripts/evaluate_bundled.py prints the held-out figures of its card.
 from __future__ import annotations
 
 import functools
-import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import tyro
+from small_vlm import build_config, write_model, write_preprocessor
 
 from verdict_jax import prompts
 from verdict_jax.benchmarks.easy_vqa_lessons import (
@@ -30,10 +30,9 @@ from verdict_jax.benchmarks.easy_vqa_lessons import (
 from verdict_jax.packing import PackedBatch, Packer, PictureBatch, pack_pictures
 from verdict_jax.run_folder import open_run
 from verdict_jax.supervised import Schedule, fit, init_with_heads, language_loss, vision_loss
-from verdict_jax.vlm.config import Config, TextConfig, VisionConfig
+from verdict_jax.vlm.config import Config, VisionConfig
 from verdict_jax.vlm.images import ImageProcessor, load_image_processor
 from verdict_jax.vlm.tokenizer import load_tokenizer
-from verdict_jax.vlm.weights import save_checkpoint
 
 BUNDLED = Path(__file__).parent.parent / "verdict_jax" / "bundled" / "easy_vqa"
 
@@ -54,24 +53,6 @@ VISION = VisionConfig(
 
 TOKEN = VISION.patch_size * VISION.spatial_merge_size
 """Pixels along a side of a merged image token."""
-
-# Pictures of 64 x 64 pixels stay as they are, larger ones shrink to that area.
-PREPROCESSOR = {
-    "image_processor_type": "Qwen2VLImageProcessor",
-    "patch_size": VISION.patch_size,
-    "merge_size": VISION.spatial_merge_size,
-    "temporal_patch_size": VISION.temporal_patch_size,
-    "min_pixels": 64 * 64,
-    "max_pixels": 64 * 64,
-    "image_mean": [0.5, 0.5, 0.5],
-    "image_std": [0.25, 0.25, 0.25],
-    "rescale_factor": 1 / 255,
-    "resample": 3,
-    "do_resize": True,
-    "do_rescale": True,
-    "do_normalize": True,
-    "do_convert_rgb": True,
-}
 
 
 @dataclass(frozen=True)
@@ -106,35 +87,6 @@ class Args:
     """Folder of the tokenizer files, which the model joins."""
 
 
-def build_config(tokenizer_folder: Path) -> Config:
-    """The model around the tokenizer's vocabulary: 1.4 million parameters."""
-    tokenizer = load_tokenizer(tokenizer_folder)
-    ids = {token: tokenizer.convert_tokens_to_ids(token) for token in tokenizer.get_added_vocab()}
-    text = TextConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=352,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        rms_norm_eps=1e-6,
-        rope_theta=10000.0,
-        mrope_section=(4, 6, 6),
-        tie_word_embeddings=True,
-        max_position_embeddings=2048,
-    )
-    return Config(
-        vision=VISION,
-        text=text,
-        image_token_id=ids["<|image_pad|>"],
-        video_token_id=ids["<|video_pad|>"],
-        vision_start_token_id=ids["<|vision_start|>"],
-        vision_end_token_id=ids["<|vision_end|>"],
-        eos_token_ids=(ids["<|im_end|>"], ids["<|endoftext|>"]),
-        pad_token_id=ids["<|endoftext|>"],
-    )
-
-
 def picture_batch(config: Config, processor: ImageProcessor, args: Args, step: int) -> PictureBatch:
     """The data of one step of the first stage, a pure function of it."""
     rng = np.random.default_rng((args.seed, 1, step))
@@ -159,8 +111,9 @@ def packed_batch(
 def train(args: Args) -> None:
     """All stages; writes the model."""
     started = time.perf_counter()
-    config = build_config(args.out)
-    (args.out / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR, indent=2) + "\n")
+    config = build_config(args.out, VISION, layers=4, intermediate=352, positions=2048)
+    # pictures of 64 x 64 pixels stay as they are, larger ones shrink to that area
+    write_preprocessor(args.out, VISION, 64 * 64, 64 * 64)
     processor = load_image_processor(args.out, config.vision)
     tokenizer = load_tokenizer(args.out)
     params = fit(
@@ -183,8 +136,8 @@ def train(args: Args) -> None:
             functools.partial(packed_batch, packer, processor, args, stage),
             args.checkpoints / name,
         )
+    write_model(args.out, args.out, config, params, jnp.bfloat16)
     del params["auxiliary"]
-    save_checkpoint(args.out, config, jax.tree.map(lambda x: x.astype(jnp.bfloat16), params))
     size = sum(path.stat().st_size for path in args.out.iterdir())
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
     print(

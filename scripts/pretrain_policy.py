@@ -11,10 +11,8 @@ format; scripts/evaluate_policy.py prints the held-out figures.
 from __future__ import annotations
 
 import functools
-import json
-import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import jax
@@ -23,6 +21,8 @@ import numpy as np
 import tyro
 from jaxtyping import Int, UInt8
 from PIL import Image
+from small_vlm import build_config, grow, write_model, write_preprocessor
+from transformers import PreTrainedTokenizerFast
 
 from svrl_jax.arms import ARMS, ArmName
 from svrl_jax.datasets import flags
@@ -37,15 +37,13 @@ from svrl_jax.imitation import demonstration_row
 from svrl_jax.rollout import Tools
 from svrl_jax.search.cache import cached_text
 from svrl_jax.search.sqlite_store import SqliteStore
-from verdict_jax.induction import prepend_induction
 from verdict_jax.packing import PackedBatch, PictureBatch, pack_batch, pack_pictures
 from verdict_jax.run_folder import open_run
 from verdict_jax.supervised import Schedule, fit, init_with_heads, language_loss, vision_loss
-from verdict_jax.vlm.config import Config, TextConfig, VisionConfig
+from verdict_jax.vlm.config import Config, VisionConfig
 from verdict_jax.vlm.images import ImageProcessor, ProcessedImage, load_image_processor
 from verdict_jax.vlm.parameters import Params
 from verdict_jax.vlm.tokenizer import load_tokenizer
-from verdict_jax.vlm.weights import save_checkpoint
 
 BUNDLED = Path(__file__).parent.parent / "svrl_jax" / "bundled" / "policy"
 
@@ -65,23 +63,6 @@ VISION = VisionConfig(
     out_hidden_size=128,
     fullatt_block_indexes=(2,),
 )
-
-PREPROCESSOR = {
-    "image_processor_type": "Qwen2VLImageProcessor",
-    "patch_size": VISION.patch_size,
-    "merge_size": VISION.spatial_merge_size,
-    "temporal_patch_size": VISION.temporal_patch_size,
-    "min_pixels": PIXELS * PIXELS,
-    "max_pixels": PIXELS * PIXELS,
-    "image_mean": [0.5, 0.5, 0.5],
-    "image_std": [0.25, 0.25, 0.25],
-    "rescale_factor": 1 / 255,
-    "resample": 3,
-    "do_resize": True,
-    "do_rescale": True,
-    "do_normalize": True,
-    "do_convert_rgb": True,
-}
 
 READING = Corruption(needless=0.7)
 """Of the second stage: what it knows is looked up too, for more to read."""
@@ -128,43 +109,6 @@ class Args:
     """Folder of the tokenizer files, which the base policy joins."""
 
 
-def build_config(tokenizer_folder: Path) -> Config:
-    """The model around the tokenizer's vocabulary, before two layers are put in front."""
-    tokenizer = load_tokenizer(tokenizer_folder)
-    ids = {token: tokenizer.convert_tokens_to_ids(token) for token in tokenizer.get_added_vocab()}
-    text = TextConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        rms_norm_eps=1e-6,
-        rope_theta=10000.0,
-        mrope_section=(4, 6, 6),
-        tie_word_embeddings=True,
-        max_position_embeddings=1024,
-    )
-    return Config(
-        vision=VISION,
-        text=text,
-        image_token_id=ids["<|image_pad|>"],
-        video_token_id=ids["<|video_pad|>"],
-        vision_start_token_id=ids["<|vision_start|>"],
-        vision_end_token_id=ids["<|vision_end|>"],
-        eos_token_ids=(ids["<|im_end|>"], ids["<|endoftext|>"]),
-        pad_token_id=ids["<|endoftext|>"],
-    )
-
-
-def build_model(tokenizer_folder: Path, classes: int, seed: int) -> tuple[Config, Params]:
-    """Random parameters, with a head that names the flag and with two layers that copy."""
-    config = build_config(tokenizer_folder)
-    params = init_with_heads(config, (classes,), jax.random.key(seed))
-    text, grown = prepend_induction(config.text, params["text"], jax.random.key(seed))
-    return replace(config, text=text), {**params, "text": grown}
-
-
 @dataclass(frozen=True)
 class Lessons:
     """What the batches of a run are drawn from.
@@ -208,7 +152,7 @@ def picture_batch(config: Config, lessons: Lessons, args: Args, step: int) -> Pi
 
 def demonstration_batch(
     config: Config,
-    tokenizer_folder: Path,
+    tokenizer: PreTrainedTokenizerFast,
     lessons: Lessons,
     demonstrator: Demonstrator,
     args: Args,
@@ -219,14 +163,13 @@ def demonstration_batch(
 
     Args:
         config: the model.
-        tokenizer_folder: of the model.
+        tokenizer: of the model.
         lessons: flags and facts.
         demonstrator: what is done about them.
         args: of the run.
         stage: its number.
         step: of the stage.
     """
-    tokenizer = load_tokenizer(tokenizer_folder)
     rng = np.random.default_rng((args.seed, stage, step))
     countries = [int(i) for i in rng.integers(len(lessons.world.countries), size=args.rows)]
     names = list(SHARES)
@@ -247,28 +190,20 @@ def demonstration_batch(
     return pack_batch(batch, rows, args.width, config.pad_token_id)
 
 
-def write_model(tokenizer_folder: Path, folder: Path, config: Config, params: Params) -> None:
-    """A checkpoint folder in bfloat16, without the auxiliary head."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if folder != tokenizer_folder:
-        for name in ("tokenizer.json", "tokenizer_config.json"):
-            shutil.copy(tokenizer_folder / name, folder / name)
-    (folder / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR, indent=2) + "\n")
-    own = {name: leaf for name, leaf in params.items() if name != "auxiliary"}
-    save_checkpoint(folder, config, jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), own))
-
-
 def train(args: Args) -> None:
     """All stages; writes the models."""
     world = flags.load()
-    config, params = build_model(args.out, len(world.countries), args.seed)
-    (args.out / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR, indent=2) + "\n")
+    classes = (len(world.countries),)
+    config = build_config(args.out, VISION, layers=4, intermediate=384, positions=1024)
+    key = jax.random.key(args.seed)
+    config, params = grow(config, init_with_heads(config, classes, key), key)
+    write_preprocessor(args.out, VISION, PIXELS * PIXELS, PIXELS * PIXELS)
+    tokenizer = load_tokenizer(args.out)
     lessons = Lessons.of(world, load_image_processor(args.out, config.vision))
-    plain = flags_tools(world, load_tokenizer(args.out))
+    plain = flags_tools(world, tokenizer)
     # demonstrations search the same things again and again
     store = SqliteStore(args.checkpoints / "searches.sqlite")
     tools = Tools(cached_text(plain.text, store), plain.image)
-    classes = (len(world.countries),)
     params = fit(
         vision_loss(config, classes),
         params,
@@ -288,7 +223,7 @@ def train(args: Args) -> None:
             functools.partial(
                 demonstration_batch,
                 config,
-                args.out,
+                tokenizer,
                 lessons,
                 Demonstrator(world, tools, corruption),
                 args,
@@ -301,8 +236,8 @@ def train(args: Args) -> None:
     half = args.learning_rate / 2
     base = taught(params, CORRUPTED, args.policy_steps, half, 3, "base")
     ceiling = taught(params, SOUND, args.policy_steps, half, 3, "ceiling")
-    write_model(args.out, args.checkpoints / "ceiling_model", config, ceiling)
-    write_model(args.out, args.out, config, base)
+    write_model(args.out, args.checkpoints / "ceiling_model", config, ceiling, jnp.bfloat16)
+    write_model(args.out, args.out, config, base, jnp.bfloat16)
     size = sum(path.stat().st_size for path in args.out.iterdir())
     count = sum(leaf.size for leaf in jax.tree.leaves(base))
     print(f"{args.out}: {count:,} parameters with the head, {size / 1e6:.2f} MB")

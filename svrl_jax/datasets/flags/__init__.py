@@ -5,7 +5,6 @@ search without its name finds other countries' facts.
 """
 
 from svrl_jax.datasets.flags.attributes import ATTRIBUTES, Attribute
-from svrl_jax.datasets.flags.evidence import head
 from svrl_jax.datasets.flags.excerpts import SHOWN, excerpt
 from svrl_jax.datasets.flags.phrasings import questions_about
 from svrl_jax.datasets.flags.pictures import TRAINING, UNSEEN, Ranges, draw
@@ -50,7 +49,6 @@ __all__ = [
     "draw",
     "excerpt",
     "facts_of",
-    "head",
     "kind_of",
     "known_by_rule",
     "load",

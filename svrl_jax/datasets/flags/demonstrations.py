@@ -15,7 +15,7 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from svrl_jax.arms import Arm
-from svrl_jax.datasets.flags.attributes import ATTRIBUTES, BY_KEY
+from svrl_jax.datasets.flags.attributes import ATTRIBUTES, BY_KEY, Attribute
 from svrl_jax.datasets.flags.evidence import head
 from svrl_jax.datasets.flags.phrasings import questions_about
 from svrl_jax.datasets.flags.splits import kind_of, reserved
@@ -33,6 +33,17 @@ I_GUESS = "I guess."
 I_LOOK = "I look it up."
 I_SEE = "What does the picture show?"
 """The thoughts before an action."""
+
+
+def naming(country: str) -> str:
+    """The thought that names a flag."""
+    return f"This is the flag of {country}."
+
+
+def wanting(country: str, attribute: Attribute) -> str:
+    """The thought before marks: the head of the snippet that is looked for."""
+    return f"I need {head(country, attribute.field)}."
+
 
 NONE = "none"
 """The justification of a turn that believes no snippet."""
@@ -173,7 +184,7 @@ class Demonstrator:
         arm: Arm,
         rng: np.random.Generator,
     ) -> tuple[Exchange, ...]:
-        seen = f"This is the flag of {fact.country}."
+        seen = naming(fact.country)
         searches = arm.text_searches > 0 and (
             arm.forced_search
             or rng.random() < (self.corruption.needless if known else 1 - self.corruption.guess)
@@ -271,8 +282,8 @@ class Demonstrator:
             answer = found.answers[believed] or " ".join(snippet.text.split()[:4])
         if not (arm.verify and marks):
             return Turn(quote, None, "", FinalAnswer(answer)), believed is not None
-        wanted = head(fact.country, BY_KEY[fact.attribute].field)
-        turn = Turn(f"I need {wanted}.", tuple(marks), quote, FinalAnswer(answer))
+        wanted = wanting(fact.country, BY_KEY[fact.attribute])
+        turn = Turn(wanted, tuple(marks), quote, FinalAnswer(answer))
         return turn, believed is not None
 
 
